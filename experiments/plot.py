@@ -1,0 +1,35 @@
+"""Redraw the table and the figures of a results folder, without running a model.
+
+python -m experiments.plot results=results/quickstart
+"""
+
+from pathlib import Path
+
+import hydra
+from hydra.utils import to_absolute_path
+from omegaconf import DictConfig
+from rich.console import Console
+
+import extrapolate as xt
+from experiments.summary import draw, print_omissions, terminal_table
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="plot")
+def main(cfg: DictConfig) -> None:
+    """Read, print, draw."""
+    console = Console()
+    results = Path(to_absolute_path(cfg.results))
+    try:
+        table = xt.read_results(results)
+    except xt.ResultError as error:
+        raise SystemExit(f"error: {error}") from error
+    if table.empty:
+        raise SystemExit(f"error: {results} holds no cells; run a sweep first")
+    console.print(terminal_table(table))
+    print_omissions(console, table)
+    for path in draw(table, results):
+        console.print(str(path), soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

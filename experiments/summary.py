@@ -1,0 +1,130 @@
+"""The end of a sweep: table in the terminal, figure, CSV, every failure, and the exit code."""
+
+import json
+import math
+import sys
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from hydra.experimental.callback import Callback
+from hydra.utils import to_absolute_path
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import extrapolate as xt
+
+MOST_COLUMNS = 9
+
+
+class Summary(Callback):
+    """Hydra callback: reports a results folder when all jobs are done, and exits with 1 when one of them failed."""
+
+    def on_run_end(self, config: DictConfig, **_: Any) -> None:
+        """After a single job."""
+        self._report(config, Path(config.hydra.run.dir))
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """After all jobs, in the process that launched them."""
+        self._report(config, Path(config.hydra.sweep.dir))
+
+    def _report(self, config: DictConfig, logs: Path) -> None:
+        try:
+            failed = report(Path(to_absolute_path(config.results)), outcomes(Path(to_absolute_path(str(logs)))))
+        except Exception:  # Hydra would turn it into a warning and exit with 0
+            traceback.print_exc()
+            sys.exit(1)
+        if failed:
+            sys.exit(1)
+
+
+def outcomes(logs: Path) -> list[dict[str, Any]]:
+    """What each job of a sweep noted; a job that started and noted nothing is a failure."""
+    found = []
+    jobs = {f.parent for f in logs.rglob("outcome.json")} | {f.parent for f in logs.rglob(".hydra") if f.is_dir()}
+    for job in sorted(jobs):
+        try:
+            found.append(json.loads((job / "outcome.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            message = f"the job in {job} ended without an outcome ({type(error).__name__})"
+            found.append({"outcome": "failed", "label": job.name, "error_type": "Lost", "error_message": message})
+    return found
+
+
+def report(results: Path, jobs: list[dict[str, Any]]) -> int:
+    """Print and draw a results folder; returns how many jobs of this sweep failed."""
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    if not jobs:
+        console.print("[red]the sweep was empty: no job ran[/red]")
+        return 1
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        table = xt.read_results(results)
+    for note in notes:
+        console.print(f"[yellow]{escape(str(note.message))}[/yellow]")
+    counts = Counter(job["outcome"] for job in jobs)
+    if not table.empty:
+        console.print(terminal_table(table))
+        print_omissions(console, table)
+    for job in jobs:
+        if job["outcome"] == "failed":
+            console.print(f"[red]failed[/red] {escape(job['label'])}: {escape(job['error_type'])}: {escape(job['error_message'])}")
+    console.print(f"{counts['computed']} computed, {counts['reused']} reused, {counts['failed']} failed")
+    for path in draw(table, results):
+        console.print(str(path), soft_wrap=True, highlight=False)
+    return counts["failed"]
+
+
+def draw(table: pd.DataFrame, results: Path) -> list[Path]:
+    """Write ``scores.csv`` and ``perplexity_by_length.png`` and ``.svg`` into a results folder."""
+    results.mkdir(parents=True, exist_ok=True)
+    paths = [results / "scores.csv"]
+    table.to_csv(paths[0], index=False)
+    if table["length"].notna().any():
+        models = ", ".join(sorted(table["model"].dropna().unique()))
+        corpora = ", ".join(sorted(table["data"].dropna().unique()))
+        with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
+            figure = xt.plots.perplexity_by_length(table, title=f"{models} on {corpora}")
+            for suffix, options in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
+                paths.append(results / f"perplexity_by_length{suffix}")
+                figure.savefig(paths[-1], **options)  # type: ignore[arg-type]
+    return paths
+
+
+def terminal_table(table: pd.DataFrame) -> Table:
+    """Perplexity, strategy × length; of many lengths a spread of nine."""
+    scores = xt.plots.score_table(table)
+    lengths = list(scores.columns)
+    if len(lengths) > MOST_COLUMNS:
+        last = len(lengths) - 1
+        lengths = [lengths[round(i * last / (MOST_COLUMNS - 1))] for i in range(MOST_COLUMNS)]
+    trained = set(table["pretrained_length"].dropna())
+    out = Table(title="perplexity of tokens 2…L, by length L (* pretrained length)", title_justify="left")
+    out.add_column("strategy")
+    for length in lengths:
+        out.add_column(f"{length:,}{'*' if length in trained else ''}", justify="right")
+    for name, row in scores.iterrows():
+        out.add_row(escape(str(name)), *[number(row[length]) for length in lengths])
+    return out
+
+
+def print_omissions(console: Console, table: pd.DataFrame) -> None:
+    """Say which cells have no number at some length, and why."""
+    for (label, status), rows in table[table["status"] != "ok"].groupby(["label", "status"], dropna=False):
+        lengths = ", ".join(f"{n:,}" for n in rows["length"].dropna().unique()[:8])
+        console.print(f"[yellow]{escape(str(label))}: {status}[/yellow]" + (f" at {lengths}" if lengths else ""))
+
+
+def number(value: float) -> str:
+    """Four significant digits, or what it is instead of a number."""
+    if pd.isna(value):
+        return "–"
+    if math.isinf(value):
+        return "inf"
+    return f"{value:.2f}" if value < 1000 else f"{value:.3g}"

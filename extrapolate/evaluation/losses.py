@@ -1,0 +1,147 @@
+"""Loss of every predicted token: the primary artefact, from which every perplexity is computed afterwards."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from extrapolate.errors import EvaluationError
+
+LOGITS_AT_ONCE = 2**24
+"""Logits held at a time (64 MiB in float32), whatever the length and the vocabulary are."""
+
+Progress = Callable[[float], None]
+"""Called with the tokens done since the last call; layers count as fractions of a pass."""
+
+
+@torch.no_grad()
+def token_losses(
+    model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None, *, progress: Progress | None = None
+) -> Tensor:
+    """Negative log-likelihood of each token given those before it.
+
+    The body runs once over the whole length, the head in slices: memory does not grow with length × vocabulary.
+    Log-softmax is in float32. No cache, no gradient. Padding is moved to the right, where causality makes it
+    invisible, so it changes no number, whichever side it was on and whatever its id is.
+
+    Args:
+        model: a causal language model, patched or not.
+        input_ids: (batch, length), at least two tokens.
+        attention_mask: (batch, length), 0 where a token is padding; padding may be on the left or on the right.
+        progress: told how many tokens are done.
+
+    Returns:
+        (batch, length - 1) float32, nats, on the CPU: entry [b, t] is the loss of ``input_ids[b, t + 1]``. NaN where
+        that token, or the one before it, is padding, so that padding cannot be averaged in unnoticed.
+
+    Raises:
+        EvaluationError: for another shape, an empty row, or padding in the middle of a text.
+    """
+    if input_ids.ndim != 2 or input_ids.shape[1] < 2:
+        raise EvaluationError(f"input_ids must be (batch, length) with length at least 2, got {tuple(input_ids.shape)}")
+    if attention_mask is not None and not bool((attention_mask != 0).all()):
+        return _padded(model, input_ids, attention_mask != 0, progress)
+    body = getattr(model, "base_model", model)
+    input_ids = input_ids.to(_input_device(model))
+    batch, length = input_ids.shape
+    with _counted(body, batch * length, progress):
+        if body is model:  # a model without a separable head
+            return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
+        output = body(input_ids=input_ids, use_cache=False, return_dict=True)
+    hidden = output.last_hidden_state  # (batch, length, hidden)
+    losses = torch.empty(batch, length - 1)
+    vocabulary = model.config.get_text_config().vocab_size
+    step = max(1, LOGITS_AT_ONCE // (batch * vocabulary))
+    with _replaying(model, output) as replay:
+        for start in range(0, length - 1, step):
+            stop = min(start + step, length - 1)
+            replay.hidden = hidden[:, start:stop]
+            # the model's own forward, so that soft-capping, logit scales and biases of its head all apply
+            logits = model(input_ids=input_ids[:, start:stop], use_cache=False, return_dict=True).logits
+            losses[:, start:stop] = _losses(logits, input_ids[:, start + 1 : stop + 1])
+    return losses
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """(batch, n, vocabulary), (batch, n) → (batch, n) float32 on the CPU."""
+    targets = targets.to(logits.device)
+    flat = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+    return flat.view(targets.shape).cpu()
+
+
+def _padded(model: nn.Module, input_ids: Tensor, real: Tensor, progress: Progress | None) -> Tensor:
+    """Roll each row's padding to the right, where no real token sees it, and put the losses back where they belong."""
+    real = real.to(input_ids.device)
+    batch, length = input_ids.shape
+    counts = real.sum(dim=1)
+    first = real.int().argmax(dim=1)
+    index = torch.arange(length, device=input_ids.device)
+    contiguous = (index >= first[:, None]) & (index < (first + counts)[:, None])
+    if (counts == 0).any() or not torch.equal(contiguous, real):
+        raise EvaluationError("attention_mask must mark one run of real tokens in each row, padding before or after it")
+    source = (index + first[:, None]) % length
+    rolled = input_ids.gather(1, source).masked_fill(index >= counts[:, None], 0)
+    width = int(counts.max())
+    losses = torch.full((batch, length - 1), torch.nan)
+    if width < 2:
+        return losses
+    rolled_losses = token_losses(model, rolled[:, :width], progress=progress)
+    for row in range(batch):
+        n, start = int(counts[row]) - 1, int(first[row])
+        losses[row, start : start + n] = rolled_losses[row, :n]
+    return losses
+
+
+class _Replay(nn.Module):
+    """Stands in for a model's body while its head runs: returns a slice of hidden states that is already computed."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+        self.hidden: Tensor = output.last_hidden_state
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return type(self.output)(last_hidden_state=self.hidden)
+
+
+@contextlib.contextmanager
+def _replaying(model: nn.Module, output: Any) -> Iterator[_Replay]:
+    """Swap the body for a replay of its output; put back in any case."""
+    name = model.base_model_prefix
+    body = getattr(model, str(name))
+    replay = _Replay(output)
+    setattr(model, str(name), replay)
+    try:
+        yield replay
+    finally:
+        setattr(model, str(name), body)
+
+
+@contextlib.contextmanager
+def _counted(body: nn.Module, tokens: int, progress: Progress | None) -> Iterator[None]:
+    """Report each finished decoder layer as its share of the pass, through hooks that are gone afterwards."""
+    stacks = [m for m in body.modules() if isinstance(m, nn.ModuleList)] if progress else []
+    layers = max(stacks, key=len, default=nn.ModuleList())
+
+    def report(*_: Any) -> None:  # returns None: anything else would replace the layer's output
+        if progress:
+            progress(tokens / len(layers))
+
+    hooks = [layer.register_forward_hook(report) for layer in layers]
+    try:
+        yield
+        if progress and not hooks:
+            progress(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _input_device(model: nn.Module) -> torch.device:
+    """Where token ids go: next to the input embedding."""
+    embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    parameter = next((embedding if embedding is not None else model).parameters(), None)
+    return torch.device("cpu") if parameter is None or parameter.is_meta else parameter.device

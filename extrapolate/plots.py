@@ -1,0 +1,130 @@
+"""Result tables as matplotlib figures. Knows no model: rows in, figure out."""
+
+import math
+from collections.abc import Sequence
+
+import matplotlib.ticker
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from extrapolate.errors import ResultError
+
+# Okabe and Ito's palette, distinguishable with any colour vision, and a marker of its own for each curve
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = "os^Dv<>P*X"
+CEILING = 1e6
+"""Perplexities above this are drawn on the upper edge as missing: nothing is left to compare there."""
+
+
+def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Figure:
+    """Perplexity against context length, both logarithmic, one curve for each strategy.
+
+    The pretrained length is marked. A point that is infinite, not a number, above 1e6 or failed has no place on the
+    axis: it is drawn as a cross on the upper edge and counted in the legend.
+
+    Args:
+        table: rows of :func:`extrapolate.read_results`.
+        title: above the axes.
+
+    Returns:
+        A figure of one axes, 6.4 by 4.2 inches.
+
+    Raises:
+        ResultError: when the table has no rows with a length.
+    """
+    rows = table[table["length"].notna()]
+    if rows.empty:
+        raise ResultError("there is nothing to plot: the table has no row with a length")
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    names = curve_names(rows)
+    missing: list[tuple[float, str]] = []
+    for i, (name, curve) in enumerate(rows.groupby(names, sort=False)):
+        curve = curve.sort_values("length")
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        length = curve["length"].to_numpy(float)
+        value = curve["perplexity"].to_numpy(float)
+        drawn = np.isfinite(value) & (value > 0) & (value <= CEILING) & (curve["status"] == "ok").to_numpy()
+        absent = int((~drawn).sum())
+        axes.plot(
+            length[drawn],
+            value[drawn],
+            color=colour,
+            marker=marker,
+            markersize=4.5,
+            linewidth=1.5,
+            label=f"{name} ({absent} off scale)" if absent else str(name),
+        )
+        missing += [(x, colour) for x in length[~drawn]]
+    _length_axis(axes, sorted(rows["length"].astype(int).unique()))
+    _perplexity_axis(axes)
+    for x, colour in missing:
+        axes.plot([x], [0.985], "x", color=colour, transform=axes.get_xaxis_transform(), markersize=7, clip_on=False)
+    for pretrained in sorted(rows["pretrained_length"].dropna().astype(int).unique()):
+        axes.axvline(pretrained, color="0.35", linewidth=1, linestyle="--", zorder=0)
+        axes.annotate(
+            f"pretrained length {pretrained:,}",
+            (pretrained, 1.01),
+            xycoords=axes.get_xaxis_transform(),
+            ha="center",
+            fontsize=8,
+            color="0.35",
+        )
+    axes.set_xlabel("context length L (tokens)")
+    axes.set_ylabel("perplexity of tokens 2…L")
+    axes.legend(frameon=False, fontsize=9)
+    axes.grid(True, which="major", color="0.9", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=10, pad=16)
+    return figure
+
+
+def curve_names(rows: pd.DataFrame) -> pd.Series:
+    """A legend entry for each row: the strategy's label, and whatever else tells this table's curves apart."""
+    names = rows["label"].fillna("failed").astype(str)
+    for column in ("model", "data", "dtype", "start_token", "parameters", "data_digest", "key"):
+        if rows.groupby(names)["key"].nunique().le(1).all():
+            break
+        clashing = rows.groupby(names)[column].transform("nunique") > 1
+        text = rows[column].map(lambda value: str(value)[:60])
+        names = names.where(~clashing, names + ", " + text)
+    return names.rename("curve")
+
+
+def score_table(table: pd.DataFrame) -> pd.DataFrame:
+    """Perplexity as a table of strategy × length, in the order of the rows; NaN where there is no number."""
+    rows = table[table["length"].notna()]
+    if rows.empty:
+        return pd.DataFrame()
+    wide = rows.assign(curve=curve_names(rows)).pivot_table(
+        index="curve", columns="length", values="perplexity", aggfunc="last", dropna=False, sort=False
+    )
+    return wide.sort_index(axis="columns").rename_axis(index="strategy")
+
+
+def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    low, high = lengths[0], lengths[-1]
+    axes.set_xlim(low / 1.15, high * 1.15)
+    # at most eight labelled ticks, taken from the measured lengths, evenly spread on the logarithmic axis
+    ticks = lengths
+    if len(lengths) > 8:
+        targets = np.geomspace(low, high, 8)
+        ticks = sorted({min(lengths, key=lambda n: abs(math.log(n / t))) for t in targets})
+    axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([float(t) for t in ticks]))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.tick_params(axis="x", labelsize=8)
+
+
+def _perplexity_axis(axes: Axes) -> None:
+    values = [y for line in axes.get_lines() for y in np.asarray(line.get_ydata(), dtype=float)]
+    low, high = (min(values), max(values)) if values else (1.0, 10.0)
+    axes.set_yscale("log")
+    axes.set_ylim(low / 1.1, max(high * 1.25, low * 1.5))
+    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 2, 5) if high / low < 100 else (1,)))
+    axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())

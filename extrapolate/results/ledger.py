@@ -1,0 +1,175 @@
+"""The ledger: one cell, one folder, whole or absent. What is finished is never computed again."""
+
+import hashlib
+import io
+import json
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.torch
+from torch import Tensor
+
+from extrapolate.errors import ResultError
+from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, to_table
+from extrapolate.storage import digest, new_folder
+
+CELLS, FAILURES = "cells", "failures"
+RECORD, SCORES, LOSSES, TRACEBACK = "cell.json", "scores.parquet", "losses.safetensors", "traceback.txt"
+
+
+def cell_key(identity: Mapping[str, Any]) -> str:
+    """Key of a cell: a hash of everything that can change its numbers, and of nothing else."""
+    return digest(identity)[:24]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A results folder.
+
+    Layout: ``cells/<key>/`` holds ``cell.json`` (identity, checksums), ``scores.parquet`` (rows of the one schema) and
+    ``losses.safetensors`` (per-token losses, one tensor for each window); ``failures/<request>/`` holds the rows and
+    the traceback of a cell that failed, until the same request succeeds.
+    """
+
+    root: Path
+
+    def finished(self, key: str) -> bool:
+        """Whether the cell is there and whole. A damaged one is reported and counts as absent."""
+        folder = self.root / CELLS / key
+        if not folder.exists():
+            return False
+        problem = _damage(folder)
+        if problem:
+            warnings.warn(f"{folder} is damaged ({problem}); its cell is computed again", stacklevel=2)
+        return problem is None
+
+    def write(
+        self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], losses: Mapping[int, Tensor]
+    ) -> Path:
+        """Store a finished cell.
+
+        Args:
+            identity: what its key is the hash of.
+            rows: of the one schema.
+            losses: window → (documents, window - 1) float32, nats.
+
+        Returns:
+            The cell's folder.
+        """
+        key = cell_key(identity)
+        tensors = {f"window_{window}": tensor.contiguous() for window, tensor in losses.items()}
+        files = {SCORES: _parquet(to_table(rows)), LOSSES: safetensors.torch.save(tensors)}
+        return _write(self.root / CELLS / key, {"key": key, "identity": identity}, files)
+
+    def record_failure(self, request: str, rows: Sequence[Mapping[str, Any]], traceback: str) -> Path:
+        """Store the outcome of a cell that failed, with its traceback.
+
+        Args:
+            request: hash of what was asked for.
+            rows: of the one schema, with error_type and error_message.
+            traceback: text.
+
+        Returns:
+            The path of the traceback.
+        """
+        files = {SCORES: _parquet(to_table(rows)), TRACEBACK: traceback.encode()}
+        return _write(self.root / FAILURES / request, {"key": request}, files) / TRACEBACK
+
+    def clear_failure(self, request: str) -> None:
+        """Forget an earlier failure of a request that has succeeded now."""
+        shutil.rmtree(self.root / FAILURES / request, ignore_errors=True)
+
+    def losses(self, key: str) -> dict[int, Tensor]:
+        """Per-token losses of a finished cell: window → (documents, window - 1) float32, nats.
+
+        Raises:
+            ResultError: when the cell is absent or damaged.
+        """
+        folder = self.root / CELLS / key
+        problem = _damage(folder)
+        if problem:
+            raise ResultError(f"{folder}: {problem}")
+        tensors = safetensors.torch.load((folder / LOSSES).read_bytes())
+        return {int(name.removeprefix("window_")): tensor for name, tensor in sorted(tensors.items())}
+
+
+def read_results(path: str | Path) -> pd.DataFrame:
+    """Every recorded cell at or below a folder as one tidy table, one row for each cell and length.
+
+    Columns and units are those of :data:`extrapolate.results.schema.COLUMNS`. Failed cells have rows too, with their
+    status and error. Damaged cells are reported with a warning and left out.
+
+    Args:
+        path: a results folder, or one above several.
+
+    Raises:
+        ResultError: when the folder does not exist.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise ResultError(f"no results folder at {root} (looked from {Path.cwd()})")
+    tables: dict[str, pa.Table] = {}
+    for folder in _cells(root):
+        problem = _damage(folder)
+        if problem:
+            warnings.warn(f"{folder} is damaged ({problem}) and left out; run the sweep again", stacklevel=2)
+        elif folder.name not in tables:  # the same cell may stand in two results folders
+            tables[folder.name] = pq.read_table(folder / SCORES, schema=SCHEMA)
+    table = pa.concat_tables(tables.values()) if tables else SCHEMA.empty_table()
+    frame: pd.DataFrame = table.to_pandas()
+    frame = frame.astype({name: "Int64" for name in SCHEMA.names if SCHEMA.field(name).type == pa.int64()})
+    return frame.sort_values(["model", "data", "strategy", "label", "key", "length"], ignore_index=True)
+
+
+def _cells(root: Path) -> Iterator[Path]:
+    for record in sorted(root.rglob(RECORD)):
+        # a folder that is still being written starts with a dot
+        if not any(part.startswith(".") for part in record.relative_to(root).parts):
+            yield record.parent
+
+
+def _write(target: Path, record: Mapping[str, Any], files: Mapping[str, bytes]) -> Path:
+    checksums = {name: {"bytes": len(content), "sha256": _sha256(content)} for name, content in files.items()}
+    whole = {"schema": SCHEMA_VERSION, **record, "files": checksums}
+    try:
+        with new_folder(target) as folder:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            (folder / RECORD).write_text(json.dumps(whole, indent=1, ensure_ascii=False), encoding="utf-8")
+    except OSError as error:
+        raise ResultError(f"cannot write results to {target}: {error}") from error
+    return target
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a cell's folder, or None."""
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        if record["schema"] > SCHEMA_VERSION:
+            return f"schema {record['schema']} is newer than this release's {SCHEMA_VERSION}"
+        for name, expected in record["files"].items():
+            content = (folder / name).read_bytes()
+            if len(content) != expected["bytes"]:
+                return f"{name} has {len(content)} bytes instead of {expected['bytes']}"
+            if _sha256(content) != expected["sha256"]:
+                return f"{name} is not what was written"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{RECORD}: {type(error).__name__}: {error}"
+    return None
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

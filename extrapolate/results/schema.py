@@ -1,0 +1,79 @@
+"""The one schema of a result row: scalar columns, parameters as one JSON text column."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from extrapolate.errors import ResultError
+
+SCHEMA_VERSION = 1
+
+COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("key", pa.string(), "the cell: a hash of everything that can change its numbers"),
+    ("status", pa.string(), "ok, nonfinite (a loss is NaN or infinite), oom, or failed"),
+    ("model", pa.string(), "the model's name in the configuration"),
+    ("model_digest", pa.string(), "hash of the weights and tokenizer files, or the Hub commit"),
+    ("dtype", pa.string(), "of weights and activations; losses are float32, sums float64"),
+    ("device", pa.string(), "device type"),
+    ("attn_implementation", pa.string(), "attention kernel, by transformers' name"),
+    ("strategy", pa.string(), "name of the strategy"),
+    ("label", pa.string(), "strategy and factor, for tables and legends"),
+    ("factor", pa.float64(), "scaling factor s; null where the strategy has none"),
+    ("parameters", pa.string(), "every field of the strategy as used, JSON"),
+    ("depends_on_length", pa.bool_(), "whether each length took a pass of its own"),
+    ("theta", pa.float64(), "base of the checkpoint's RoPE"),
+    ("rotary_dim", pa.int64(), "rotated dimensions of a head"),
+    ("pretrained_length", pa.int64(), "tokens"),
+    ("shipped_type", pa.string(), "the checkpoint's own scaling, which the strategy replaced"),
+    ("attention_factor", pa.float64(), "factor on cos and sin at the pretrained length"),
+    ("data", pa.string(), "the corpus's name in the configuration"),
+    ("data_digest", pa.string(), "hash of the token ids of the documents"),
+    ("document_names", pa.string(), "JSON list"),
+    ("evaluation", pa.string(), "name of the evaluation"),
+    ("protocol", pa.string(), "which tokens are scored and which mean"),
+    ("start_token", pa.string(), "none, or first: one before each document, never scored"),
+    ("length", pa.int64(), "tokens of model input asked for"),
+    ("length_used", pa.int64(), "tokens of model input run"),
+    ("documents", pa.int64(), "documents scored"),
+    ("tokens_scored", pa.int64(), "predicted tokens in the sum"),
+    ("first_scored", pa.int64(), "index in its document of the first scored token"),
+    ("last_scored", pa.int64(), "index in its document of the last scored token"),
+    ("nll_sum", pa.float64(), "nats; NaN when a loss is not finite"),
+    ("nll_mean", pa.float64(), "nats a token: nll_sum / tokens_scored"),
+    ("perplexity", pa.float64(), "exp(nll_mean); inf past the range of a float"),
+    ("nonfinite", pa.int64(), "losses that are NaN or infinite"),
+    ("seconds", pa.float64(), "the cell's forward passes, all lengths together"),
+    ("tokens_per_second", pa.float64(), "model input tokens a second"),
+    ("peak_memory_bytes", pa.int64(), "GPU memory at its peak in this cell; null on a CPU"),
+    ("error_type", pa.string(), "class of the exception of a failed cell"),
+    ("error_message", pa.string(), "its message"),
+    ("finished", pa.string(), "UTC, ISO 8601"),
+    ("extrapolate_version", pa.string(), ""),
+    ("torch_version", pa.string(), ""),
+    ("transformers_version", pa.string(), ""),
+)
+
+SCHEMA = pa.schema([pa.field(name, kind) for name, kind, _ in COLUMNS])
+
+
+def to_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """Rows as a table of the one schema; a missing column is null.
+
+    Raises:
+        ResultError: for a column that the schema does not have, or a value of another type.
+    """
+    rows = list(rows)
+    unknown = {name for row in rows for name in row} - set(SCHEMA.names)
+    if unknown:
+        raise ResultError(f"unknown result column(s) {', '.join(sorted(unknown))}")
+    try:
+        return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ResultError(f"a result row does not fit the schema: {error}") from error
+
+
+def json_text(value: Any) -> str:
+    """Canonical JSON for a text column."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)

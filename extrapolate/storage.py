@@ -1,0 +1,90 @@
+"""Files that are whole or absent: atomic writes, content digests, and the user's cache folder."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+
+def cache_dir(*parts: str) -> Path:
+    """A folder under the user's cache, ``$EXTRAPOLATE_CACHE`` when set; made on first use."""
+    root = os.environ.get("EXTRAPOLATE_CACHE") or platformdirs.user_cache_dir("extrapolate")
+    folder = Path(root, *parts)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Fill a folder aside and rename it to ``target`` when the block ends without an exception.
+
+    Where ``target`` already exists it is replaced; where another process made it meanwhile, the last one wins and
+    neither is ever half-written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        yield aside
+        aside.chmod(0o755)
+        for _ in range(100):
+            old = None
+            if target.exists():
+                old = aside.with_name(aside.name + ".old")
+                with contextlib.suppress(FileNotFoundError):
+                    target.rename(old)
+            try:
+                aside.rename(target)
+            except OSError:
+                if not target.exists():
+                    raise
+                continue  # another process renamed its own in between
+            finally:
+                if old is not None:
+                    shutil.rmtree(old, ignore_errors=True)
+            return
+        raise OSError(f"could not replace {target}: other processes keep writing it")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_atomic(target: Path, content: bytes) -> None:
+    """Write a file aside and rename it, so that no reader and no crash ever sees half of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(aside).chmod(0o644)
+        Path(aside).replace(target)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form (sorted keys), as 64 hex digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, remembered by path, size and modification time so that weights are read once."""
+    path = path.resolve()
+    stat = path.stat()
+    stamp = [str(path), stat.st_size, stat.st_mtime_ns]
+    memo = cache_dir("digests") / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(memo.read_text(encoding="utf-8"))
+        if known["stamp"] == stamp:
+            return str(known["sha256"])
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    write_atomic(memo, json.dumps({"stamp": stamp, "sha256": found}).encode())
+    return found

@@ -1,0 +1,116 @@
+"""The contract of a strategy: frequencies, bands, or both, as pure functions of the checkpoint's spec and the length."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import ClassVar
+
+from torch import Tensor
+
+from extrapolate.errors import StrategyError
+from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
+
+__all__ = ["Band", "Frequencies", "Strategy", "number"]
+
+
+@dataclass(frozen=True)
+class Band:
+    """A part of the causal triangle with positions of its own for the rotation.
+
+    Attributes:
+        query_position: query indices → positions, element by element.
+        key_position: key indices → positions, element by element.
+        covers: (query indices, key indices), broadcast → which pairs belong to the band; bands of a strategy are disjoint.
+    """
+
+    query_position: Callable[[Tensor], Tensor]
+    key_position: Callable[[Tensor], Tensor]
+    covers: Callable[[Tensor, Tensor], Tensor]
+
+
+def _identity(index: Tensor) -> Tensor:
+    return index
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    return key <= query
+
+
+CAUSAL = Band(query_position=_identity, key_position=_identity, covers=_causal)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Base of every strategy: a frozen dataclass whose fields are the keys of its YAML, checked at construction.
+
+    A subclass overrides :meth:`frequencies`, :meth:`bands`, or both. It starts from the checkpoint's theta and
+    pretrained length and replaces what the checkpoint ships; it never stacks on it.
+    """
+
+    name: ClassVar[str] = "strategy"
+    depends_on_length: ClassVar[bool] = False
+    """Whether ``length`` changes the result; such a strategy is evaluated with one pass a length."""
+
+    def __init_subclass__(cls) -> None:
+        """Name a subclass after its class when it gives no ``name`` of its own."""
+        super().__init_subclass__()
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+
+    def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
+        """Frequencies for a text of ``length`` tokens; unscaled RoPE unless a subclass says otherwise."""
+        return Frequencies(base_frequencies(rope.theta, rope.rotary_dim))
+
+    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:  # noqa: ARG002
+        """Disjoint bands for a text of ``length`` tokens; one causal band at true positions unless a subclass says otherwise."""
+        return (CAUSAL,)
+
+    def varies_with_length(self, rope: RopeSpec) -> bool:  # noqa: ARG002
+        """Whether ``length`` matters on this checkpoint; :attr:`depends_on_length` unless the checkpoint decides."""
+        return self.depends_on_length
+
+    def parameters(self) -> dict[str, object]:
+        """Every field with the value in use; what a result row stores."""
+        return dataclasses.asdict(self)
+
+    @property
+    def label(self) -> str:
+        """Name and factor for tables and legends, such as ``yarn ×4``."""
+        factor = self.parameters().get("factor")
+        return self.name if factor is None else f"{self.name} ×{factor:g}"
+
+
+def number(strategy: Strategy, field: str, *, minimum: float = -math.inf, above: float = -math.inf) -> float:
+    """Check one numeric field and store it as float, so that 4 and 4.0 are the same setting.
+
+    Args:
+        strategy: the dataclass under construction.
+        field: name of the field.
+        minimum: smallest value allowed.
+        above: the value must be larger than this.
+
+    Raises:
+        StrategyError: naming the field, the value and the rule.
+    """
+    value = getattr(strategy, field)
+    rule = f"a number of at least {minimum:g}" if minimum > -math.inf else f"a number above {above:g}"
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
+    if value < minimum or value <= above:
+        raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
+    object.__setattr__(strategy, field, float(value))
+    return float(value)
+
+
+def flag(strategy: Strategy, field: str) -> None:
+    """Check one boolean field.
+
+    Raises:
+        StrategyError: naming the field and the value.
+    """
+    value = getattr(strategy, field)
+    if not isinstance(value, bool):
+        hint = " (write true or false)" if isinstance(value, str | Integral) else ""
+        raise StrategyError(f"{strategy.name}: {field} must be a boolean{hint}, got {value!r}")
