@@ -105,7 +105,7 @@ def terminal_table(table: pd.DataFrame) -> Table:
         last = len(lengths) - 1
         lengths = [lengths[round(i * last / (MOST_COLUMNS - 1))] for i in range(MOST_COLUMNS)]
     trained = set(table["pretrained_length"].dropna())
-    out = Table(title="perplexity of tokens 2…L, by length L (* pretrained length)", title_justify="left")
+    out = Table(title="perplexity by length (tokens; * pretrained length)", title_justify="left", min_width=52)
     out.add_column("strategy")
     for length in lengths:
         out.add_column(f"{length:,}{'*' if length in trained else ''}", justify="right")

@@ -63,6 +63,8 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
     for x, colour in missing:
         axes.plot([x], [0.985], "x", color=colour, transform=axes.get_xaxis_transform(), markersize=7, clip_on=False)
     for pretrained in sorted(rows["pretrained_length"].dropna().astype(int).unique()):
+        if not axes.get_xlim()[0] <= pretrained <= axes.get_xlim()[1]:
+            continue
         axes.axvline(pretrained, color="0.35", linewidth=1, linestyle="--", zorder=0)
         axes.annotate(
             f"pretrained length {pretrained:,}",

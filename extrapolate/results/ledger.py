@@ -125,7 +125,12 @@ def read_results(path: str | Path) -> pd.DataFrame:
     table = pa.concat_tables(tables.values()) if tables else SCHEMA.empty_table()
     frame: pd.DataFrame = table.to_pandas()
     frame = frame.astype({name: "Int64" for name in SCHEMA.names if SCHEMA.field(name).type == pa.int64()})
-    return frame.sort_values(["model", "data", "strategy", "label", "key", "length"], ignore_index=True)
+    baseline = ~frame["strategy"].isin(["plain", "shipped"])  # what others are compared with comes first
+    return (
+        frame.assign(_baseline=baseline)
+        .sort_values(["model", "data", "_baseline", "strategy", "factor", "key", "length"], ignore_index=True)
+        .drop(columns="_baseline")
+    )
 
 
 def _cells(root: Path) -> Iterator[Path]:

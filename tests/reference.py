@@ -1,0 +1,104 @@
+"""References that share no code with the package: closed forms in Python floats, and a forward score by score."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from extrapolate.rope import RopeSpec
+
+
+def plain(rope: RopeSpec) -> list[float]:
+    return [math.pow(rope.theta, -2 * i / rope.rotary_dim) for i in range(rope.rotary_dim // 2)]
+
+
+def linear(rope: RopeSpec, factor: float) -> list[float]:
+    return [f / factor for f in plain(rope)]
+
+
+def ntk(rope: RopeSpec, factor: float) -> list[float]:
+    """Pair i divided by s^(2i/(d-2)): the base change, written as what it does to each pair."""
+    d = rope.rotary_dim
+    return [f / math.pow(factor, 2 * i / (d - 2)) for i, f in enumerate(plain(rope))]
+
+
+def yarn(rope: RopeSpec, factor: float, fast: float = 32, slow: float = 1, truncate: bool = True) -> list[float]:
+    """Pair by pair, from the paper's words and the authors' rounding."""
+    d, length = rope.rotary_dim, rope.pretrained_length
+    low = d * math.log(length / (fast * 2 * math.pi)) / (2 * math.log(rope.theta))
+    high = d * math.log(length / (slow * 2 * math.pi)) / (2 * math.log(rope.theta))
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, d - 1)
+    frequencies = []
+    for i, f in enumerate(plain(rope)):
+        if i <= low:
+            frequencies.append(f)
+        elif i >= high:
+            frequencies.append(f / factor)
+        else:
+            interpolated = (i - low) / (high - low)
+            frequencies.append(f * (1 - interpolated) + f / factor * interpolated)
+    return frequencies
+
+
+@torch.no_grad()
+def brute_force_logits(
+    model: Any, ids: Tensor, inv_freq: list[float], attention_factor: float = 1.0, relative: Tensor | None = None
+) -> Tensor:
+    """Logits of a Llama, Qwen2, Qwen3 or Mistral in float64, where each attention score is ``a²·<R(rel)·q, k>``.
+
+    It knows no cos/sin cache, no KV cache, no attention kernel and no patch: only the weights and a table of relative
+    positions.
+
+    Args:
+        model: a tiny model; only its weights and config are used.
+        ids: (length,).
+        inv_freq: d/2 frequencies.
+        attention_factor: a.
+        relative: (length, length) query × key relative positions; query - key when left out.
+    """
+    w = {name: value.double() for name, value in model.state_dict().items()}
+    config = model.config
+    n = ids.numel()
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head_dim = config.head_dim
+    if relative is None:
+        index = torch.arange(n)
+        relative = index[:, None] - index[None, :]
+    phase = relative.double()[..., None] * torch.tensor(inv_freq, dtype=torch.float64)  # (n, n, d/2)
+    cos, sin = phase.cos(), phase.sin()
+    causal = torch.ones(n, n, dtype=torch.bool).tril()
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps) * weight
+
+    x = w["model.embed_tokens.weight"][ids]
+    for layer in range(config.num_hidden_layers):
+        p = f"model.layers.{layer}."
+        h = norm(x, w[p + "input_layernorm.weight"])
+        q, k, v = (
+            (h @ w[f"{p}self_attn.{name}_proj.weight"].T + w.get(f"{p}self_attn.{name}_proj.bias", 0)).view(
+                n, count, head_dim
+            )
+            for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))
+        )
+        if f"{p}self_attn.q_norm.weight" in w:
+            q = norm(q, w[p + "self_attn.q_norm.weight"])
+            k = norm(k, w[p + "self_attn.k_norm.weight"])
+        out = torch.empty(n, heads, head_dim, dtype=torch.float64)
+        for head in range(heads):
+            qh, kh, vh = q[:, head], k[:, head * kv_heads // heads], v[:, head * kv_heads // heads]
+            half = phase.shape[-1]
+            a, b, c, d = qh[:, None, :half], qh[:, None, half:], kh[None, :, :half], kh[None, :, half:]
+            # <R(rel) q, k> of each pair: (a cos - b sin) c + (b cos + a sin) d
+            score = ((a * cos - b * sin) * c + (b * cos + a * sin) * d).sum(-1)
+            score = score * attention_factor**2 / math.sqrt(head_dim)
+            weight = score.masked_fill(~causal, -math.inf).softmax(-1)
+            out[:, head] = weight @ vh
+        x = x + out.flatten(1) @ w[p + "self_attn.o_proj.weight"].T
+        h = norm(x, w[p + "post_attention_layernorm.weight"])
+        gate = torch.nn.functional.silu(h @ w[p + "mlp.gate_proj.weight"].T)
+        x = x + (gate * (h @ w[p + "mlp.up_proj.weight"].T)) @ w[p + "mlp.down_proj.weight"].T
+    return norm(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
