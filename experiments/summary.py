@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
+import rich.box
 from hydra.experimental.callback import Callback
 from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
@@ -20,7 +21,7 @@ from rich.table import Table
 
 import extrapolate as xt
 
-MOST_COLUMNS = 9
+MOST_COLUMNS = 8
 
 
 class Summary(Callback):
@@ -98,15 +99,16 @@ def draw(table: pd.DataFrame, results: Path) -> list[Path]:
 
 
 def terminal_table(table: pd.DataFrame) -> Table:
-    """Perplexity, strategy × length; of many lengths a spread of nine."""
+    """Perplexity, strategy × length; of many lengths a spread of eight."""
     scores = xt.plots.score_table(table)
     lengths = list(scores.columns)
     if len(lengths) > MOST_COLUMNS:
         last = len(lengths) - 1
         lengths = [lengths[round(i * last / (MOST_COLUMNS - 1))] for i in range(MOST_COLUMNS)]
     trained = set(table["pretrained_length"].dropna())
-    out = Table(title="perplexity by length (tokens; * pretrained length)", title_justify="left", min_width=52)
-    out.add_column("strategy")
+    title = "perplexity by length (tokens; * pretrained length)"
+    out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    out.add_column("strategy", no_wrap=True)
     for length in lengths:
         out.add_column(f"{length:,}{'*' if length in trained else ''}", justify="right")
     for name, row in scores.iterrows():

@@ -58,11 +58,12 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
             label=f"{name} ({absent} off scale)" if absent else str(name),
         )
         missing += [(x, colour) for x in length[~drawn]]
-    _length_axis(axes, sorted(rows["length"].astype(int).unique()))
+    trained_at = sorted(int(n) for n in rows["pretrained_length"].dropna().unique())
+    _length_axis(axes, sorted(int(n) for n in rows["length"].unique()), trained_at)
     _perplexity_axis(axes)
     for x, colour in missing:
         axes.plot([x], [0.985], "x", color=colour, transform=axes.get_xaxis_transform(), markersize=7, clip_on=False)
-    for pretrained in sorted(rows["pretrained_length"].dropna().astype(int).unique()):
+    for pretrained in trained_at:
         if not axes.get_xlim()[0] <= pretrained <= axes.get_xlim()[1]:
             continue
         axes.axvline(pretrained, color="0.35", linewidth=1, linestyle="--", zorder=0)
@@ -107,16 +108,17 @@ def score_table(table: pd.DataFrame) -> pd.DataFrame:
     return wide.sort_index(axis="columns").rename_axis(index="strategy")
 
 
-def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
+def _length_axis(axes: Axes, lengths: Sequence[int], pretrained: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     low, high = lengths[0], lengths[-1]
     axes.set_xlim(low / 1.15, high * 1.15)
-    # at most eight labelled ticks, taken from the measured lengths, evenly spread on the logarithmic axis
-    ticks = lengths
-    if len(lengths) > 8:
-        targets = np.geomspace(low, high, 8)
-        ticks = sorted({min(lengths, key=lambda n: abs(math.log(n / t))) for t in targets})
-    axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([float(t) for t in ticks]))
+    # labels are measured lengths: the ends and the pretrained length first, then as many as do not overlap
+    room = 0.09 * math.log(high / low)
+    ticks: list[int] = []
+    for length in [high, low, *(n for n in pretrained if n in lengths), *reversed(lengths)]:
+        if all(abs(math.log(length / tick)) >= room for tick in ticks):
+            ticks.append(length)
+    axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([float(t) for t in sorted(ticks)]))
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     axes.tick_params(axis="x", labelsize=8)
@@ -127,6 +129,8 @@ def _perplexity_axis(axes: Axes) -> None:
     low, high = (min(values), max(values)) if values else (1.0, 10.0)
     axes.set_yscale("log")
     axes.set_ylim(low / 1.1, max(high * 1.25, low * 1.5))
-    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=(1, 2, 5) if high / low < 100 else (1,)))
+    span = high / low
+    subs = (1.0,) if span > 300 else (1.0, 2.0, 5.0) if span > 6 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
+    axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=subs))
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())

@@ -71,7 +71,7 @@ def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama and a byte-level tokenizer, saved the way a checkpoint is."""
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = byte_tokenizer()
-    tiny_model(vocab_size=len(tokenizer), sharpen=2.0).save_pretrained(folder)
+    tiny_model(vocab_size=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

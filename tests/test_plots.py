@@ -1,0 +1,130 @@
+"""Figures come out for every table, and what cannot be drawn is marked, not lost."""
+
+import io
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+import extrapolate as xt
+from extrapolate.plots import curve_names, score_table
+from extrapolate.results import SCHEMA
+
+
+def table(**perplexities: list[float]) -> pd.DataFrame:
+    """label → perplexity at 64, 128, 256, ..."""
+    rows = [
+        {
+            "key": label,
+            "status": "nonfinite" if math.isnan(value) else "ok",
+            "model": "m",
+            "data": "d",
+            "label": label,
+            "pretrained_length": 128,
+            "length": 64 * 2**i,
+            "perplexity": value,
+        }
+        for label, values in perplexities.items()
+        for i, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows).reindex(columns=SCHEMA.names)
+
+
+def rendered(figure: Figure) -> str:
+    out = io.StringIO()
+    import matplotlib as mpl
+
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(out, format="svg")
+        figure.savefig(io.BytesIO(), format="png")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ([20.0, 21.0, 22.0], 0),
+        ([20.0, math.inf, 22.0], 1),
+        ([20.0, math.nan, 22.0], 1),
+        ([math.inf] * 3, 3),
+        ([math.nan] * 3, 3),
+        ([20.0, 1e300, 1e308], 2),
+        ([1e308] * 3, 3),
+        ([20.0], 0),
+        ([20.0, 20.0, 20.0], 0),
+        ([1.0, 1.0], 0),
+        ([0.0, 20.0], 1),
+    ],
+)
+def test_a_figure_comes_out_and_marks_what_is_missing(values: list[float], missing: int) -> None:
+    # case 59
+    figure = xt.plots.perplexity_by_length(table(yarn=values, plain=[18.0] * len(values)))
+    axes = figure.axes[0]
+    crosses = [line for line in axes.get_lines() if line.get_marker() == "x"]
+    assert len(crosses) == missing
+    svg = rendered(figure)
+    assert (f"yarn ({missing} off scale)" in svg) == (missing > 0)
+    low, high = axes.get_ylim()
+    assert 0 < low < high < 1e7
+    left, right = axes.get_xlim()
+    assert left < 64
+    assert right > 64 * 2 ** (len(values) - 1)
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_the_lengths_and_the_pretrained_length_are_on_the_axis() -> None:
+    svg = rendered(xt.plots.perplexity_by_length(table(plain=[20.0, 19.0, 30.0, 60.0, 100.0]), title="m on d"))
+    for text in ("64", "128", "256", "512", "1,024", "pretrained length 128", "context length L (tokens)", "m on d"):
+        assert f">{text}<" in svg, text
+
+
+def test_labels_of_many_lengths_do_not_overlap() -> None:
+    rows = [
+        {"key": "k", "status": "ok", "label": "plain", "length": n, "perplexity": 20.0, "pretrained_length": 8192}
+        for n in range(512, 32769, 512)
+    ]
+    figure = xt.plots.perplexity_by_length(pd.DataFrame(rows).reindex(columns=SCHEMA.names))
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels() if label.get_text()]
+    boxes.sort(key=lambda box: box.x0)
+    assert len(boxes) >= 5
+    assert all(a.x1 < b.x0 for a, b in zip(boxes, boxes[1:], strict=False))
+
+
+def test_failed_cells_are_marked() -> None:
+    rows = table(plain=[20.0, 19.0], yarn=[math.nan, math.nan])
+    rows.loc[rows["label"] == "yarn", "status"] = "failed"
+    assert "yarn (2 off scale)" in rendered(xt.plots.perplexity_by_length(rows))
+
+
+def test_a_table_without_lengths_is_refused() -> None:
+    with pytest.raises(xt.ResultError, match="nothing to plot"):
+        xt.plots.perplexity_by_length(table())
+    assert score_table(table()).empty
+
+
+@pytest.mark.parametrize("column", ["model", "dtype", "parameters"])
+def test_curves_that_share_a_label_are_told_apart_by_what_differs(column: str) -> None:
+    rows = table(a=[20.0], b=[30.0])
+    rows["label"] = "yarn ×4"
+    rows[column] = ["first", "second"]
+    assert curve_names(rows).tolist() == ["yarn ×4, first", "yarn ×4, second"]
+    assert len(score_table(rows)) == 2
+
+
+def test_the_score_table_is_strategy_by_length_in_order() -> None:
+    wide = score_table(table(plain=[20.0, 19.0], ntk=[21.0, math.nan]))
+    assert wide.index.tolist() == ["plain", "ntk"]
+    assert wide.columns.tolist() == [64, 128]
+    assert wide.loc["plain"].tolist() == [20.0, 19.0]
+    assert math.isnan(wide.loc["ntk", 128])  # type: ignore[arg-type]
+
+
+def test_plotting_leaves_no_figure_open() -> None:
+    import matplotlib.pyplot as plt
+
+    before: list[Any] = plt.get_fignums()
+    xt.plots.perplexity_by_length(table(plain=[20.0, 19.0]))
+    assert plt.get_fignums() == before

@@ -1,0 +1,409 @@
+"""The main job end to end on a tiny checkpoint: cells, failures, resuming, the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+import extrapolate as xt
+from experiments import sweep
+from extrapolate.results import COLUMNS
+from tests.conftest import tiny_model
+
+ROOT = Path(__file__).parent.parent
+MEASURED = ["seconds", "tokens_per_second", "finished"]  # what a second run may change
+
+Compose = Callable[..., DictConfig]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(3):
+        (folder / f"{i}.txt").write_text(f"{i}: the quick brown fox jumps over the lazy dog. " * 60, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def cell(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> Iterator[Compose]:
+    """Compose the configuration of one cell the way the command line does."""
+    sweep._model.cache_clear()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+
+        def composed(*overrides: str) -> DictConfig:
+            return compose("sweep", [*settings(tmp_path, checkpoint_folder, corpus), *overrides])
+
+        yield composed
+
+
+def settings(tmp_path: Path, checkpoint: Path, corpus: Path) -> list[str]:
+    return [
+        "model=hf",
+        f"model.path={checkpoint}",
+        "model.dtype=float32",
+        "model.device=cpu",
+        "data=local",
+        f"data.source.path={corpus}",
+        "data.documents=2",
+        "evaluation.lengths=[16,64,256]",
+        f"results={tmp_path / 'results'}",
+        "progress=false",
+    ]
+
+
+def run(folder: Path, *arguments: str, check: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command as a user gives it, from a folder of their own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.sweep", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        **options,
+    )
+    assert check is None or done.returncode == check, done.stdout + done.stderr
+    return done
+
+
+def results(tmp_path: Path) -> pd.DataFrame:
+    return xt.read_results(tmp_path / "results")
+
+
+# One cell
+
+
+def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, cell: Compose) -> None:
+    assert sweep.run_cell(cell("strategy=yarn", "factor=4"))["outcome"] == "computed"
+    table = results(tmp_path)
+    assert table["length"].tolist() == [16, 64, 256]
+    row = table.iloc[2]
+    expected = {
+        "status": "ok",
+        "model": str(checkpoint_folder),
+        "dtype": "float32",
+        "device": "cpu",
+        "strategy": "yarn",
+        "label": "yarn ×4",
+        "factor": 4.0,
+        "depends_on_length": False,
+        "theta": 10000.0,
+        "rotary_dim": 16,
+        "pretrained_length": 64,
+        "shipped_type": "default",
+        "data": "local",
+        "document_names": '["0.txt", "1.txt"]',
+        "protocol": "prefix",
+        "start_token": "none",
+        "length_used": 256,
+        "documents": 2,
+        "tokens_scored": 510,
+        "first_scored": 1,
+        "last_scored": 255,
+        "nonfinite": 0,
+        "extrapolate_version": xt.__version__,
+    }
+    assert {name: row[name] for name in expected} == expected
+    assert json.loads(row["parameters"]) == xt.YaRN(factor=4).parameters()
+    assert row["attention_factor"] == pytest.approx(1.1386294361)
+    filled = set(table.columns[table.notna().all()])
+    assert {name for name, _, _ in COLUMNS} - filled == {"peak_memory_bytes", "error_type", "error_message"}
+
+
+def test_the_number_is_what_the_library_gives(tmp_path: Path, checkpoint_folder: Path, corpus: Path, cell: Compose) -> None:
+    sweep.run_cell(cell("strategy=linear", "factor=4"))
+    model, tokenizer = xt.load_model(str(checkpoint_folder), dtype="float32", device="cpu")
+    total = 0.0
+    with xt.patched(model, xt.Linear(factor=4)):
+        for document in xt.load_documents(xt.Local(str(corpus)), tokenizer, documents=2):
+            total += xt.token_losses(model, document.ids[None, :256]).double().sum().item()
+    row = results(tmp_path).iloc[2]
+    assert row["nll_sum"] == pytest.approx(total, rel=1e-6)
+    assert row["nll_mean"] == pytest.approx(total / 510, rel=1e-6)
+
+
+def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_path: Path, cell: Compose) -> None:
+    cfg = cell("strategy=plain")
+    cfg.strategy = {"_target_": "tests.test_patch.Stretch"}
+    assert sweep.run_cell(cfg)["outcome"] == "computed"
+    table = results(tmp_path)
+    assert table["depends_on_length"].all()
+    sweep.run_cell(cell("strategy=plain"))
+    plain, stretch = (results(tmp_path).query("strategy == @name") for name in ("plain", "stretch"))
+    assert plain["nll_sum"].tolist()[:2] == pytest.approx(stretch["nll_sum"].tolist()[:2], rel=1e-6)  # up to L
+    assert plain["nll_sum"].iloc[2] != pytest.approx(stretch["nll_sum"].iloc[2], rel=1e-4)  # beyond
+    losses = xt.Ledger(tmp_path / "results").losses(stretch["key"].iloc[0])
+    assert {window: tuple(tensor.shape) for window, tensor in losses.items()} == {16: (2, 15), 64: (2, 63), 256: (2, 255)}
+
+
+# What makes a cell
+
+
+def test_a_finished_cell_is_not_computed_again(cell: Compose) -> None:
+    first = sweep.run_cell(cell("strategy=yarn", "factor=4"))
+    for same in (
+        ["factor=4.0"],
+        ["strategy.beta_fast=32", "factor=4"],  # a default spelled out
+        ["factor=4", "evaluation.batch_size=2"],
+        ["factor=4", "evaluation.lengths=[256,16,64,16]"],
+        ["factor=4", "data.names=[0.txt,1.txt]"],
+        ["factor=4", "model.pretrained_length=64"],
+        ["factor=4", "name=other"],
+        ["factor=4", "+note=x"],
+    ):
+        again = sweep.run_cell(cell("strategy=yarn", *same))
+        assert (again["outcome"], again["key"]) == ("reused", first["key"]), same
+
+
+def test_whatever_can_change_the_number_makes_another_cell(cell: Compose, corpus: Path) -> None:
+    # case 50
+    keys = [sweep.run_cell(cell("strategy=yarn"))["key"]]
+    for other in (
+        ["factor=2"],
+        ["strategy.beta_fast=16"],
+        ["model.dtype=bfloat16"],
+        ["model.attn_implementation=eager"],
+        ["model.pretrained_length=32"],
+        ["evaluation.lengths=[16,64]"],
+        ["evaluation.start_token=first"],
+        ["data.documents=1"],
+        ["data.seed=1"],
+    ):
+        outcome = sweep.run_cell(cell("strategy=yarn", *other))
+        assert outcome["outcome"] == "computed", other
+        keys.append(outcome["key"])
+    assert len(set(keys)) == len(keys)
+    text = (corpus / "0.txt").read_text()
+    (corpus / "0.txt").write_text(text[:-1] + "!")  # one byte, past the longest length
+    assert sweep.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
+
+
+def test_plain_does_not_depend_on_the_factor(tmp_path: Path, cell: Compose) -> None:
+    outcomes = [
+        sweep.run_cell(cell(f"strategy={strategy}", f"factor={factor}"))["outcome"]
+        for strategy in ("plain", "yarn")
+        for factor in (2, 4)
+    ]
+    assert outcomes == ["computed", "reused", "computed", "computed"]
+    assert len(results(tmp_path)) == 3 * 3
+
+
+def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
+    cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[Any] = []
+    original = xt.Checkpoint.model
+    monkeypatch.setattr(xt.Checkpoint, "model", lambda self: loads.append(self) or original(self))
+    for strategy in ("plain", "yarn", "ntk"):
+        sweep.run_cell(cell(f"strategy={strategy}"))
+    assert len(loads) == 1
+    sweep.run_cell(cell("strategy=yarn", "factor=8", "model.dtype=bfloat16"))
+    assert len(loads) == 2
+
+
+def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: Compose) -> None:
+    # case 24: plain, X, plain in one process
+    orders = (("plain", "yarn", "linear"), ("linear", "yarn", "plain"))
+    tables = []
+    for i, order in enumerate(orders):
+        for strategy in order:
+            sweep.run_cell(cell(f"strategy={strategy}", f"results={tmp_path / str(i)}"))
+        tables.append(xt.read_results(tmp_path / str(i)).drop(columns=MEASURED))
+    pd.testing.assert_frame_equal(*tables)
+
+
+# Failure is an outcome
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error", "message"),
+    [
+        (["factor=0.5"], "StrategyError", "yarn: factor must be a number of at least 1, got 0.5"),
+        (["factor=abc"], "StrategyError", "yarn: factor must be a number of at least 1, got 'abc'"),
+        (["evaluation.lengths=512"], "EvaluationError", "give a list in brackets"),
+        (["evaluation.lengths=[100000]"], "DataError", "asked for 2 document(s) of at least 100,000 tokens, found 0 among 3"),
+        (["data.source.path=nowhere"], "DataError", "data path 'nowhere' does not exist"),
+        (["model.path=./nowhere"], "LoadError", "neither an existing folder"),
+        (["model.dtype=int3"], "LoadError", "dtype must be 'auto' or one of"),
+        (["model.pretrained_length=-1"], "ModelError", "pretrained_length must be a whole number"),
+    ],
+)
+def test_bad_input_is_recorded_in_one_line(
+    tmp_path: Path, cell: Compose, overrides: list[str], error: str, message: str
+) -> None:
+    sweep.run_cell(cell("strategy=plain"))
+    outcome = sweep.run_cell(cell("strategy=yarn", *overrides))
+    assert (outcome["outcome"], outcome["error_type"]) == ("failed", error)
+    assert message in outcome["error_message"]
+    table = results(tmp_path)
+    assert len(table.query("status == 'ok'")) == 3  # nothing finished is lost
+    failed = table.query("status == 'failed'")
+    assert set(failed["error_type"]) == {error}
+    assert message in failed["error_message"].iloc[0]
+    (traceback,) = (tmp_path / "results" / "failures").glob("*/traceback.txt")
+    assert "Traceback (most recent call last)" in traceback.read_text()
+    assert message in traceback.read_text()
+
+
+def test_a_failed_cell_is_tried_again_and_its_failure_forgotten(tmp_path: Path, cell: Compose, corpus: Path) -> None:
+    text = (corpus / "0.txt").read_bytes()
+    (corpus / "0.txt").write_bytes(b"\xff")
+    assert sweep.run_cell(cell("strategy=yarn"))["outcome"] == "failed"
+    (corpus / "0.txt").write_bytes(text)
+    assert sweep.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
+    assert set(results(tmp_path)["status"]) == {"ok"}
+
+
+def test_running_out_of_memory_is_an_outcome_and_the_next_cell_runs(
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = xt.Perplexity.losses
+
+    def losses(self: xt.Perplexity, *args: Any, **options: Any) -> Any:
+        if max(self.lengths) > 300:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(xt.Perplexity, "losses", losses)
+    runs = [sweep.run_cell(cell("strategy=plain", f"evaluation.lengths=[16,{n}]")) for n in (64, 400, 100)]
+    assert [r["outcome"] for r in runs] == ["computed", "failed", "computed"]
+    table = results(tmp_path)
+    assert table.query("status == 'oom'")["length"].tolist() == [16, 400]
+    first, last = (table[table["key"] == runs[i]["key"]].iloc[0] for i in (0, 2))
+    assert first["nll_sum"] == pytest.approx(last["nll_sum"], rel=1e-6)
+
+
+def test_losses_that_are_not_finite_are_stored_and_marked(tmp_path: Path, cell: Compose, checkpoint_folder: Path) -> None:
+    model = tiny_model(vocab_size=257)
+    with torch.no_grad():
+        model.lm_head.weight[5] = torch.nan
+    broken = tmp_path / "broken"
+    model.save_pretrained(broken)
+    for file in checkpoint_folder.glob("token*"):
+        (broken / file.name).write_bytes(file.read_bytes())
+    outcome = sweep.run_cell(cell("strategy=plain", f"model.path={broken}"))
+    assert outcome["outcome"] == "computed"
+    table = results(tmp_path)
+    assert set(table["status"]) == {"nonfinite"}
+    assert table["nonfinite"].tolist() == table["tokens_scored"].tolist()
+    assert table[["nll_sum", "perplexity"]].isna().all(axis=None)
+
+
+# The command
+
+
+@pytest.mark.parametrize("chdir", [True, False])
+def test_the_command_from_relative_paths(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path, chdir: bool
+) -> None:
+    # case 52: a model path with slashes, a list of lengths, relative paths, jobs that change directory
+    relative = Path(os.path.relpath(checkpoint_folder, tmp_path))
+    arguments = settings(Path(), relative, Path(corpus.name))
+    done = run(tmp_path, "-m", "strategy=plain,yarn", "factor=2,4", *arguments, f"hydra.job.chdir={chdir}")
+    assert "3 computed, 1 reused, 0 failed" in done.stdout
+    for name in ("scores.csv", "perplexity_by_length.png", "perplexity_by_length.svg"):
+        assert (tmp_path / "results" / name).stat().st_size > 1000
+        assert str(tmp_path / "results" / name) in done.stdout
+    for label in ("plain", "yarn ×2", "yarn ×4", "64*"):
+        assert label in done.stdout
+    table = results(tmp_path)
+    assert sorted(table["label"].unique()) == ["plain", "yarn ×2", "yarn ×4"]
+    assert len(pd.read_csv(tmp_path / "results" / "scores.csv")) == 9
+    assert done.stderr == ""
+
+
+def test_failing_jobs_are_all_listed_and_the_others_finish(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+    # case 48
+    done = run(
+        tmp_path, "-m", "strategy=linear,ntk", "factor=0.5,2", *settings(tmp_path, checkpoint_folder, corpus), check=1
+    )
+    assert "2 computed, 0 reused, 2 failed" in done.stdout
+    for strategy in ("linear", "ntk"):
+        assert f"failed {strategy}: StrategyError: {strategy}: factor must be a number of at least 1, got 0.5" in done.stdout
+    table = results(tmp_path)
+    assert sorted(table.query("status == 'ok'")["label"].unique()) == ["linear ×2", "ntk ×2"]
+    assert sorted(table.query("status == 'failed'")["strategy"].unique()) == ["linear", "ntk"]
+    assert len(list((tmp_path / "results" / "failures").glob("*/traceback.txt"))) == 2
+    logs = [log.read_text() for log in (tmp_path / "results" / "logs").rglob("sweep.log")]
+    assert sum("StrategyError" in log for log in logs) == 2
+
+
+def test_a_single_job_needs_no_m_and_a_bare_list_is_caught(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+    # case 52
+    arguments = settings(tmp_path, checkpoint_folder, corpus)
+    assert "1 computed" in run(tmp_path, "strategy=plain", *arguments).stdout
+    wrong = run(tmp_path, "-m", "strategy=plain", *arguments, "evaluation.lengths=16,64", check=1)
+    assert wrong.stdout.count("give a list in brackets, quoted for the shell") >= 2
+    misspelt = run(tmp_path, "strategy=yarn", "strategy.beta_fst=3", *arguments, check=1)
+    assert "beta_fst" in misspelt.stderr
+    unknown = run(tmp_path, "strategy=yarnn", *arguments, check=1)
+    assert "yarn" in unknown.stderr
+    assert "ntk" in unknown.stderr  # the options there are
+
+
+def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+    # case 50: SIGKILL while the third of six cells or a later one runs
+    arguments = ["-m", "strategy=linear,ntk,yarn", "factor=2,4", *settings(tmp_path, checkpoint_folder, corpus)]
+    arguments += ["evaluation.lengths=[64,2000]"]
+    whole = run(tmp_path, *arguments, f"results={tmp_path / 'whole'}")
+    assert "6 computed, 0 reused, 0 failed" in whole.stdout
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.sweep", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    cells = tmp_path / "results" / "cells"
+    deadline = time.monotonic() + 120
+    while len(list(cells.glob("[!.]*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = len(list(cells.glob("[!.]*")))
+    assert 2 <= kept < 6
+
+    resumed = run(tmp_path, *arguments)
+    assert f"{6 - kept} computed, {kept} reused, 0 failed" in resumed.stdout
+    tables = [xt.read_results(tmp_path / name).drop(columns=MEASURED) for name in ("results", "whole")]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose) -> None:
+    sweep.run_cell(cell("strategy=plain"))
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.plot", "results=results"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "plain" in done.stdout
+    assert (tmp_path / "results" / "perplexity_by_length.svg").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "texts"}  # no log folders
+    for folder in ("nowhere", "texts"):
+        wrong = subprocess.run(
+            [sys.executable, "-m", "experiments.plot", f"results={folder}"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert wrong.returncode == 1
+        assert wrong.stderr.startswith("error: ")
+        assert wrong.stderr.count("\n") == 1
