@@ -75,7 +75,9 @@ def report(results: Path, jobs: list[dict[str, Any]]) -> int:
         print_omissions(console, table)
     for job in jobs:
         if job["outcome"] == "failed":
-            console.print(f"[red]failed[/red] {escape(job['label'])}: {escape(job['error_type'])}: {escape(job['error_message'])}")
+            console.print(
+                f"[red]failed[/red] {escape(job['label'])}: {escape(job['error_type'])}: {escape(job['error_message'])}"
+            )
     console.print(f"{counts['computed']} computed, {counts['reused']} reused, {counts['failed']} failed")
     for path in draw(table, results):
         console.print(str(path), soft_wrap=True, highlight=False)
@@ -94,7 +96,7 @@ def draw(table: pd.DataFrame, results: Path) -> list[Path]:
             figure = xt.plots.perplexity_by_length(table, title=f"{models} on {corpora}")
             for suffix, options in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
                 paths.append(results / f"perplexity_by_length{suffix}")
-                figure.savefig(paths[-1], **options)  # type: ignore[arg-type]
+                figure.savefig(paths[-1], **options)
     return paths
 
 

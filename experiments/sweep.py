@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import extrapolate as xt
+from extrapolate.errors import first_line
 from extrapolate.results import cell_key
 from extrapolate.results.schema import json_text
 from extrapolate.storage import digest, write_atomic
@@ -177,7 +178,12 @@ def _spec(checkpoint: xt.Checkpoint) -> xt.RopeSpec:
 def _labels(cfg: DictConfig) -> dict[str, Any]:
     """What a row can say of a cell that may fail before anything is constructed."""
     target = str(cfg.strategy._target_).rpartition(".")[2]
-    return {"model": str(cfg.model.get("path")), "data": cfg.data.name, "strategy": target.lower(), "label": target.lower()}
+    return {
+        "model": str(cfg.model.get("path")),
+        "data": cfg.data.name,
+        "strategy": target.lower(),
+        "label": target.lower(),
+    }
 
 
 def _failure(error: Exception) -> dict[str, str]:
@@ -188,7 +194,7 @@ def _failure(error: Exception) -> dict[str, str]:
     return {
         "status": "oom" if isinstance(cause, torch.OutOfMemoryError) else "failed",
         "error_type": type(cause).__name__,
-        "error_message": (str(cause).strip().splitlines() or [""])[0],
+        "error_message": first_line(cause),
         "traceback": "".join(traceback.format_exception(error)),
     }
 

@@ -1,6 +1,12 @@
 """Errors that a user can act on: each message names the field, the value, the rule and the way out."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message, for messages of one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class ExtrapolateError(Exception):
     """Base class; catch it to catch everything this package raises on purpose."""
 

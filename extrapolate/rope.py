@@ -15,7 +15,7 @@ from torch import Tensor
 from extrapolate.errors import StrategyError
 
 Layout = Literal["half_split", "interleaved"]
-"""Which entries of a head form a pair: ``(i, i + d/2)`` (GPT-NeoX, Llama in transformers) or ``(2i, 2i + 1)`` (RoFormer, GPT-J)."""
+"""Which entries of a head form a pair: ``(i, i + d/2)`` (GPT-NeoX, Llama) or ``(2i, 2i + 1)`` (RoFormer)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class RopeSpec:
     Attributes:
         rotary_dim: d, rotated dimensions of a head; even, at most head_dim.
         theta: base of the geometric ladder, the checkpoint's own.
-        pretrained_length: L, in tokens: ``original_max_position_embeddings`` if given, else ``max_position_embeddings``.
+        pretrained_length: L, tokens: ``original_max_position_embeddings`` if given, else ``max_position_embeddings``.
         shipped: what the checkpoint itself uses, its own scaling included; plain RoPE when left out.
         shipped_type: the checkpoint's own scaling by transformers' name, ``"default"`` for none.
 
@@ -142,7 +142,7 @@ def rotate_complex(x: Tensor, table: Tensor, layout: Layout = "interleaved") -> 
     Args:
         x: (..., T, head_dim).
         table: (..., T, d/2) complex64 from :func:`unit_circle`.
-        layout: which entries are real and imaginary part of one number; consecutive ones as Llama's first release had it.
+        layout: which entries are real and imaginary part of one number; in Llama's first release, neighbours.
 
     Returns:
         (..., T, head_dim) in x's dtype.
@@ -152,7 +152,7 @@ def rotate_complex(x: Tensor, table: Tensor, layout: Layout = "interleaved") -> 
     if layout == "half_split":
         rotated = torch.stack((rotated[..., :half], rotated[..., half:]), dim=-1)
     else:
-        rotated = rotated.unflatten(-1, (half, 2))
+        rotated = rotated.reshape(*rotated.shape[:-1], half, 2)
     turned = torch.view_as_real(torch.view_as_complex(rotated.contiguous()) * table)  # (..., T, d/2, 2)
     turned = turned.transpose(-1, -2).flatten(-2) if layout == "half_split" else turned.flatten(-2)
     return torch.cat((turned.to(x.dtype), rest), dim=-1)

@@ -86,5 +86,3 @@ def byte_tokenizer(**options: Any) -> Any:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", **options)
-
-

@@ -87,7 +87,7 @@ def brute_force_logits(
         if f"{p}self_attn.q_norm.weight" in w:
             q = norm(q, w[p + "self_attn.q_norm.weight"])
             k = norm(k, w[p + "self_attn.k_norm.weight"])
-        out = torch.empty(n, heads, head_dim, dtype=torch.float64)
+        mixed = torch.empty(n, heads, head_dim, dtype=torch.float64)
         for head in range(heads):
             qh, kh, vh = q[:, head], k[:, head * kv_heads // heads], v[:, head * kv_heads // heads]
             half = phase.shape[-1]
@@ -96,9 +96,10 @@ def brute_force_logits(
             score = ((a * cos - b * sin) * c + (b * cos + a * sin) * d).sum(-1)
             score = score * attention_factor**2 / math.sqrt(head_dim)
             weight = score.masked_fill(~causal, -math.inf).softmax(-1)
-            out[:, head] = weight @ vh
-        x = x + out.flatten(1) @ w[p + "self_attn.o_proj.weight"].T
+            mixed[:, head] = weight @ vh
+        x = x + mixed.flatten(1) @ w[p + "self_attn.o_proj.weight"].T
         h = norm(x, w[p + "post_attention_layernorm.weight"])
         gate = torch.nn.functional.silu(h @ w[p + "mlp.gate_proj.weight"].T)
         x = x + (gate * (h @ w[p + "mlp.up_proj.weight"].T)) @ w[p + "mlp.down_proj.weight"].T
-    return norm(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
+    logits: Tensor = norm(x, w["model.norm.weight"]) @ w["lm_head.weight"].T
+    return logits

@@ -20,7 +20,15 @@ IDENTITY = {"model": {"digest": "abc", "dtype": "bfloat16"}, "strategy": {"facto
 
 
 def rows(key: str, **changes: Any) -> list[dict[str, Any]]:
-    shared = {"key": key, "status": "ok", "model": "m", "data": "d", "strategy": "yarn", "label": "yarn ×4", "factor": 4.0}
+    shared = {
+        "key": key,
+        "status": "ok",
+        "model": "m",
+        "data": "d",
+        "strategy": "yarn",
+        "label": "yarn ×4",
+        "factor": 4.0,
+    }
     return [
         {**shared, "length": n, "nll_sum": 3.0 * n, "nll_mean": 3.0, "perplexity": math.exp(3), **changes}
         for n in (64, 128)
@@ -86,7 +94,11 @@ def test_a_value_that_is_no_number_has_no_key() -> None:
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *((name, how) for name in ("cell.json", "scores.parquet", "losses.safetensors") for how in ("cut", "empty", "gone")),
+        *(
+            (name, how)
+            for name in ("cell.json", "scores.parquet", "losses.safetensors")
+            for how in ("cut", "empty", "gone")
+        ),
         ("scores.parquet", "flipped"),
         ("losses.safetensors", "flipped"),
     ],
@@ -144,9 +156,14 @@ def test_what_is_being_written_is_not_read(ledger: xt.Ledger, tmp_path: Path) ->
     folder = store(ledger)
     shutil.copytree(folder, folder.with_name(".half.tmp"))
     assert len(xt.read_results(ledger.root)) == 2
-    with pytest.raises(RuntimeError), new_folder(tmp_path / "x") as aside:
-        (aside / "file").write_text("half")
-        raise RuntimeError
+
+    def crash() -> None:
+        with new_folder(tmp_path / "x") as aside:
+            (aside / "file").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        crash()
     assert not (tmp_path / "x").exists()
     assert not list(tmp_path.glob(".x*"))
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from huggingface_hub import HfApi
 
 import extrapolate as xt
 from extrapolate.models import load
@@ -67,7 +68,7 @@ def test_a_hub_that_cannot_be_reached_is_said_in_one_line(monkeypatch: pytest.Mo
     def unreachable(*_: Any, **__: Any) -> None:
         raise httpx2.ConnectError("Name or service not known")
 
-    monkeypatch.setattr(load.HfApi, "model_info", unreachable)
+    monkeypatch.setattr(HfApi, "model_info", unreachable)
     with pytest.raises(xt.LoadError, match="the Hub cannot be reached from here: download it") as error:
         xt.load_model("meta-llama/Llama-2-7b-hf")
     assert "\n" not in str(error.value)
@@ -75,7 +76,7 @@ def test_a_hub_that_cannot_be_reached_is_said_in_one_line(monkeypatch: pytest.Mo
 
 def test_a_hub_id_stands_for_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     info = type("Info", (), {"sha": "c0ffee"})
-    monkeypatch.setattr(load.HfApi, "model_info", lambda *_, **__: info)
+    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: info)
     monkeypatch.setattr(load, "try_to_load_from_cache", lambda *_, **__: None)
     assert xt.Checkpoint("some/model", revision="v2").digest() == "hub:some/model@c0ffee"
     cached = "/cache/models--some--model/snapshots/abc123/config.json"
@@ -89,7 +90,8 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"dtype": "int3"}, "dtype must be"), ({"device": "tpu9"}, "device='tpu9' is not available")]
+    ("options", "message"),
+    [({"dtype": "int3"}, "dtype must be"), ({"device": "tpu9"}, "device='tpu9' is not available")],
 )
 def test_options_are_checked_by_name(checkpoint_folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(xt.LoadError, match=message):

@@ -34,9 +34,7 @@ def by_loop(model: Any, ids: torch.Tensor) -> torch.Tensor:
         ("gpt_neox", {}),  # the body is not called `model`
     ],
 )
-def test_losses_equal_a_loop_over_tokens(
-    family: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_losses_equal_a_loop_over_tokens(family: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOGITS_AT_ONCE", 128 * 2 * 7)  # slices of 7 tokens, the last one shorter
     model = tiny_model(family, pad_token_id=0, **changes)
     ids = tokens(40, batch=2)

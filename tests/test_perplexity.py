@@ -112,7 +112,9 @@ def test_each_model_input_has_exactly_the_start_tokens_asked_for(policy: str) ->
             assert policy == "none" or ids[0, 0] == tokenizer.bos_token_id
         for score in scores:
             assert score.tokens_scored == 3 * (score.length - 1)
-            assert (score.first_scored, score.last_scored) == ((1, score.length - 1) if policy == "none" else (0, score.length - 2))
+            assert (score.first_scored, score.last_scored) == (
+                (1, score.length - 1) if policy == "none" else (0, score.length - 2)
+            )
 
 
 def test_a_tokenizer_that_adds_a_start_token_by_itself_adds_none() -> None:

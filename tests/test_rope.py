@@ -47,7 +47,9 @@ def test_the_layouts_are_one_rotation_up_to_the_order_of_dimensions(seed: int, d
     x = heads(seed, 5, dim)
     tables = cos_sin(frequencies(dim), torch.arange(start, start + 5))
     order = torch.arange(dim).view(2, -1).T.flatten()  # 0, d/2, 1, d/2 + 1, ...
-    torch.testing.assert_close(rotate(x[..., order], *tables, "interleaved"), rotate(x, *tables, "half_split")[..., order])
+    torch.testing.assert_close(
+        rotate(x[..., order], *tables, "interleaved"), rotate(x, *tables, "half_split")[..., order]
+    )
 
 
 @given(st.integers(0, 999), dim_of, layout_of, factor_of)
@@ -60,7 +62,9 @@ def test_norms_are_kept_up_to_the_attention_factor(seed: int, dim: int, layout: 
 
 @given(st.integers(0, 999), dim_of, layout_of, st.integers(0, 500), st.integers(0, 500), st.integers(0, 500))
 @settings(deadline=None)
-def test_the_score_depends_on_the_distance_only(seed: int, dim: int, layout: Layout, m: int, n: int, shift: int) -> None:
+def test_the_score_depends_on_the_distance_only(
+    seed: int, dim: int, layout: Layout, m: int, n: int, shift: int
+) -> None:
     q, k = heads(seed, 1, dim), heads(seed + 1, 1, dim)
     f = frequencies(dim)
 

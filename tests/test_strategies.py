@@ -134,7 +134,9 @@ def test_shipped_is_plain_bit_for_bit_where_the_checkpoint_ships_no_scaling(spec
 def test_pairs_slow_down_by_1_to_s_and_never_less_at_longer_wavelengths(
     spec: RopeSpec, factor: float, kind: type[Any]
 ) -> None:
-    slower = xt.Plain().frequencies(spec, 1).inv_freq.double() / kind(factor=factor).frequencies(spec, 1).inv_freq.double()
+    slower = (
+        xt.Plain().frequencies(spec, 1).inv_freq.double() / kind(factor=factor).frequencies(spec, 1).inv_freq.double()
+    )
     assert slower.min() >= 1 - 1e-6
     assert slower.max() <= factor * (1 + 2e-6)
     assert (slower.diff() >= -2e-6 * factor).all()

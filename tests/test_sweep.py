@@ -122,7 +122,9 @@ def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, ce
     assert {name for name, _, _ in COLUMNS} - filled == {"peak_memory_bytes", "error_type", "error_message"}
 
 
-def test_the_number_is_what_the_library_gives(tmp_path: Path, checkpoint_folder: Path, corpus: Path, cell: Compose) -> None:
+def test_the_number_is_what_the_library_gives(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path, cell: Compose
+) -> None:
     sweep.run_cell(cell("strategy=linear", "factor=4"))
     model, tokenizer = xt.load_model(str(checkpoint_folder), dtype="float32", device="cpu")
     total = 0.0
@@ -145,7 +147,11 @@ def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_
     assert plain["nll_sum"].tolist()[:2] == pytest.approx(stretch["nll_sum"].tolist()[:2], rel=1e-6)  # up to L
     assert plain["nll_sum"].iloc[2] != pytest.approx(stretch["nll_sum"].iloc[2], rel=1e-4)  # beyond
     losses = xt.Ledger(tmp_path / "results").losses(stretch["key"].iloc[0])
-    assert {window: tuple(tensor.shape) for window, tensor in losses.items()} == {16: (2, 15), 64: (2, 63), 256: (2, 255)}
+    assert {window: tuple(tensor.shape) for window, tensor in losses.items()} == {
+        16: (2, 15),
+        64: (2, 63),
+        256: (2, 255),
+    }
 
 
 # What makes a cell
@@ -205,7 +211,12 @@ def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
 ) -> None:
     loads: list[Any] = []
     original = xt.Checkpoint.model
-    monkeypatch.setattr(xt.Checkpoint, "model", lambda self: loads.append(self) or original(self))
+
+    def counted(checkpoint: xt.Checkpoint) -> Any:
+        loads.append(checkpoint)
+        return original(checkpoint)
+
+    monkeypatch.setattr(xt.Checkpoint, "model", counted)
     for strategy in ("plain", "yarn", "ntk"):
         sweep.run_cell(cell(f"strategy={strategy}"))
     assert len(loads) == 1
@@ -221,7 +232,7 @@ def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: C
         for strategy in order:
             sweep.run_cell(cell(f"strategy={strategy}", f"results={tmp_path / str(i)}"))
         tables.append(xt.read_results(tmp_path / str(i)).drop(columns=MEASURED))
-    pd.testing.assert_frame_equal(*tables)
+    pd.testing.assert_frame_equal(tables[0], tables[1])
 
 
 # Failure is an outcome
@@ -233,7 +244,11 @@ def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: C
         (["factor=0.5"], "StrategyError", "yarn: factor must be a number of at least 1, got 0.5"),
         (["factor=abc"], "StrategyError", "yarn: factor must be a number of at least 1, got 'abc'"),
         (["evaluation.lengths=512"], "EvaluationError", "give a list in brackets"),
-        (["evaluation.lengths=[100000]"], "DataError", "asked for 2 document(s) of at least 100,000 tokens, found 0 among 3"),
+        (
+            ["evaluation.lengths=[100000]"],
+            "DataError",
+            "asked for 2 document(s) of at least 100,000 tokens, found 0 among 3",
+        ),
         (["data.source.path=nowhere"], "DataError", "data path 'nowhere' does not exist"),
         (["model.path=./nowhere"], "LoadError", "neither an existing folder"),
         (["model.dtype=int3"], "LoadError", "dtype must be 'auto' or one of"),
@@ -285,7 +300,9 @@ def test_running_out_of_memory_is_an_outcome_and_the_next_cell_runs(
     assert first["nll_sum"] == pytest.approx(last["nll_sum"], rel=1e-6)
 
 
-def test_losses_that_are_not_finite_are_stored_and_marked(tmp_path: Path, cell: Compose, checkpoint_folder: Path) -> None:
+def test_losses_that_are_not_finite_are_stored_and_marked(
+    tmp_path: Path, cell: Compose, checkpoint_folder: Path
+) -> None:
     model = tiny_model(vocab_size=257)
     with torch.no_grad():
         model.lm_head.weight[5] = torch.nan
@@ -305,9 +322,7 @@ def test_losses_that_are_not_finite_are_stored_and_marked(tmp_path: Path, cell: 
 
 
 @pytest.mark.parametrize("chdir", [True, False])
-def test_the_command_from_relative_paths(
-    tmp_path: Path, checkpoint_folder: Path, corpus: Path, chdir: bool
-) -> None:
+def test_the_command_from_relative_paths(tmp_path: Path, checkpoint_folder: Path, corpus: Path, chdir: bool) -> None:
     # case 52: a model path with slashes, a list of lengths, relative paths, jobs that change directory
     relative = Path(os.path.relpath(checkpoint_folder, tmp_path))
     arguments = settings(Path(), relative, Path(corpus.name))
@@ -324,14 +339,19 @@ def test_the_command_from_relative_paths(
     assert done.stderr == ""
 
 
-def test_failing_jobs_are_all_listed_and_the_others_finish(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+def test_failing_jobs_are_all_listed_and_the_others_finish(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path
+) -> None:
     # case 48
     done = run(
         tmp_path, "-m", "strategy=linear,ntk", "factor=0.5,2", *settings(tmp_path, checkpoint_folder, corpus), check=1
     )
     assert "2 computed, 0 reused, 2 failed" in done.stdout
     for strategy in ("linear", "ntk"):
-        assert f"failed {strategy}: StrategyError: {strategy}: factor must be a number of at least 1, got 0.5" in done.stdout
+        assert (
+            f"failed {strategy}: StrategyError: {strategy}: factor must be a number of at least 1, got 0.5"
+            in done.stdout
+        )
     table = results(tmp_path)
     assert sorted(table.query("status == 'ok'")["label"].unique()) == ["linear ×2", "ntk ×2"]
     assert sorted(table.query("status == 'failed'")["strategy"].unique()) == ["linear", "ntk"]
@@ -340,7 +360,9 @@ def test_failing_jobs_are_all_listed_and_the_others_finish(tmp_path: Path, check
     assert sum("StrategyError" in log for log in logs) == 2
 
 
-def test_a_single_job_needs_no_m_and_a_bare_list_is_caught(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+def test_a_single_job_needs_no_m_and_a_bare_list_is_caught(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path
+) -> None:
     # case 52
     arguments = settings(tmp_path, checkpoint_folder, corpus)
     assert "1 computed" in run(tmp_path, "strategy=plain", *arguments).stdout
@@ -379,7 +401,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
     resumed = run(tmp_path, *arguments)
     assert f"{6 - kept} computed, {kept} reused, 0 failed" in resumed.stdout
     tables = [xt.read_results(tmp_path / name).drop(columns=MEASURED) for name in ("results", "whole")]
-    pd.testing.assert_frame_equal(*tables)
+    pd.testing.assert_frame_equal(tables[0], tables[1])
 
 
 def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose) -> None:

@@ -81,7 +81,9 @@ def load_documents(
     wanted = None if names is None else list(names)
     found: dict[str, Document] = {}
     seen: list[tuple[str, int]] = []
-    with tqdm(source.texts(seed), desc="documents", unit="doc", disable=None if progress else True, leave=False) as texts:
+    with tqdm(
+        source.texts(seed), desc="documents", unit="doc", disable=None if progress else True, leave=False
+    ) as texts:
         for name, text in texts:
             if wanted is not None and name not in wanted:
                 seen.append((name, -1))

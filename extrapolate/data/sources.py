@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet
 
-from extrapolate.errors import DataError
+from extrapolate.errors import DataError, first_line
 
 _T = TypeVar("_T")
 SUFFIXES = (".txt", ".md", ".jsonl", ".parquet")
@@ -59,7 +59,9 @@ class Local:
             raise DataError(f"data path {self.path!r} does not exist (looked in {Path.cwd()})")
         if not files:
             raise DataError(f"data path {self.path!r} holds no {', '.join(SUFFIXES)} file")
-        documents = (item for file in files for item in self._read(file, file.relative_to(root) if file != root else file))
+        documents = (
+            item for file in files for item in self._read(file, file.relative_to(root) if file != root else file)
+        )
         if seed is None:
             yield from documents
         else:
@@ -146,13 +148,12 @@ class HuggingFace:
 
 
 def _advice(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    text = f"{type(error).__name__}: {first_line(error)}"
     lower = f"{type(error).__name__} {error}".lower()
     if "scripts are no longer supported" in lower:
         return (
-            f"{text}; loading scripts run foreign code and are gone from datasets 4: try revision=refs/convert/parquet, "
-            "or save the texts as JSONL or parquet and use data=local"
+            f"{text}; loading scripts run foreign code and are gone from datasets 4: try "
+            "revision=refs/convert/parquet, or save the texts as JSONL or parquet and use data=local"
         )
     if any(word in lower for word in ("connect", "offline", "reach", "resolve", "timed out")):
         return f"{text}; the Hub cannot be reached from here: save the texts as JSONL or parquet and use data=local"

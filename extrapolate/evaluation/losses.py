@@ -51,9 +51,12 @@ def token_losses(
         if body is model:  # a model without a separable head
             return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
         output = body(input_ids=input_ids, use_cache=False, return_dict=True)
+    if not hasattr(output, "last_hidden_state"):  # a wrapper whose "base model" still has its head
+        return _losses(output.logits[:, :-1], input_ids[:, 1:])
     hidden = output.last_hidden_state  # (batch, length, hidden)
     losses = torch.empty(batch, length - 1)
-    vocabulary = model.config.get_text_config().vocab_size
+    config: Any = model.config
+    vocabulary = config.get_text_config().vocab_size
     step = max(1, LOGITS_AT_ONCE // (batch * vocabulary))
     with _replaying(model, output) as replay:
         for start in range(0, length - 1, step):
@@ -104,20 +107,21 @@ class _Replay(nn.Module):
         self.hidden: Tensor = output.last_hidden_state
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        return type(self.output)(last_hidden_state=self.hidden)
+        kind: Any = type(self.output)
+        return kind(last_hidden_state=self.hidden)
 
 
 @contextlib.contextmanager
 def _replaying(model: nn.Module, output: Any) -> Iterator[_Replay]:
     """Swap the body for a replay of its output; put back in any case."""
-    name = model.base_model_prefix
-    body = getattr(model, str(name))
+    name = str(model.base_model_prefix)
+    body = getattr(model, name)
     replay = _Replay(output)
-    setattr(model, str(name), replay)
+    setattr(model, name, replay)
     try:
         yield replay
     finally:
-        setattr(model, str(name), body)
+        setattr(model, name, body)
 
 
 @contextlib.contextmanager
@@ -142,6 +146,7 @@ def _counted(body: nn.Module, tokens: int, progress: Progress | None) -> Iterato
 
 def _input_device(model: nn.Module) -> torch.device:
     """Where token ids go: next to the input embedding."""
-    embedding = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
-    parameter = next((embedding if embedding is not None else model).parameters(), None)
+    find: Any = getattr(model, "get_input_embeddings", None)
+    embedding: nn.Module = (find() if find else None) or model
+    parameter = next(embedding.parameters(), None)
     return torch.device("cpu") if parameter is None or parameter.is_meta else parameter.device

@@ -113,7 +113,9 @@ class Perplexity:
         if self.start_token == "none":
             return None
         if tokenizer.bos_token_id is None:
-            raise EvaluationError("start_token=first, but the tokenizer has no beginning-of-text token; use start_token=none")
+            raise EvaluationError(
+                "start_token=first, but the tokenizer has no beginning-of-text token; use start_token=none"
+            )
         return int(tokenizer.bos_token_id)
 
     def losses(
@@ -153,14 +155,21 @@ class Perplexity:
         windows = [max(self.lengths)] if one_pass else list(self.lengths)
         total = sum(windows) * len(documents)
         with tqdm(
-            total=total, desc=description, unit="tok", unit_scale=True, disable=None if description else True, leave=False
+            total=total,
+            desc=description,
+            unit="tok",
+            unit_scale=True,
+            disable=None if description else True,
+            leave=False,
         ) as bar:
             return {
                 window: torch.cat(
                     [
                         token_losses(
                             model,
-                            torch.stack([_window(d, window, start_token_id) for d in documents[i : i + self.batch_size]]),
+                            torch.stack(
+                                [_window(d, window, start_token_id) for d in documents[i : i + self.batch_size]]
+                            ),
                             progress=bar.update,
                         )
                         for i in range(0, len(documents), self.batch_size)
@@ -173,7 +182,9 @@ class Perplexity:
         """Perplexity at every length, from the losses of :meth:`losses` or read back from a results folder."""
         longest = max(losses)
         return [
-            prefix_score(losses.get(length, losses[longest]), length, first_scored=1 if self.start_token == "none" else 0)
+            prefix_score(
+                losses.get(length, losses[longest]), length, first_scored=1 if self.start_token == "none" else 0
+            )
             for length in self.lengths
         ]
 

@@ -1,4 +1,4 @@
-"""Where a model keeps its rotary embedding, and what its config says about it. Found by structure, not by class name."""
+"""Where a model keeps its rotary embedding, and what its config says of it. Found by structure, not by class name."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from extrapolate.errors import ModelError
+from extrapolate.errors import ModelError, first_line
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 
 TableForm = Literal["halves", "pairs", "single"]
@@ -86,7 +86,8 @@ def _understand(who: str, name: str, module: nn.Module) -> RotarySeam:
             low, _ = type(module).forward(probe, torch.zeros(1, 4, 1, dtype=torch.bfloat16), positions)
     except Exception as error:
         raise ModelError(
-            f"{who}: {name} ({type(module).__name__}) holds `inv_freq` but cannot be called with (x, position_ids): {error}"
+            f"{who}: {name} ({type(module).__name__}) holds `inv_freq` but cannot be called with (x, position_ids): "
+            f"{first_line(error)}"
         ) from error
     phases = positions[..., None].float() * ladder
     form: TableForm
@@ -95,8 +96,8 @@ def _understand(who: str, name: str, module: nn.Module) -> RotarySeam:
         if cos.shape == table.shape and torch.allclose(cos, table.cos()) and torch.allclose(sin, table.sin()):
             return RotarySeam(name, module, pairs, form, casts=low.dtype == torch.bfloat16)
     raise ModelError(
-        f"{who}: {name} ({type(module).__name__}) returns tables of shape {tuple(cos.shape)} that are not cos and sin of "
-        f"its {pairs} frequencies in any known layout"
+        f"{who}: {name} ({type(module).__name__}) returns tables of shape {tuple(cos.shape)} that are not cos and sin "
+        f"of its {pairs} frequencies in any known layout"
     )
 
 
@@ -140,7 +141,9 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
     who = type(config).__name__
     parameters = rope_parameters(config)
     if parameters.get("mrope_section"):
-        raise ModelError(f"{who}: multi-section rotary (mrope_section={parameters['mrope_section']}) is not supported yet")
+        raise ModelError(
+            f"{who}: multi-section rotary (mrope_section={parameters['mrope_section']}) is not supported yet"
+        )
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rotary_dim = int(head_dim * parameters["partial_rotary_factor"])
     theta = float(parameters["rope_theta"])
@@ -156,7 +159,9 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
             "give it with pretrained_length=..."
         )
     shipped_type = parameters["rope_type"]
-    return RopeSpec(rotary_dim, theta, pretrained_length, _shipped(config, shipped_type, theta, rotary_dim), shipped_type)
+    return RopeSpec(
+        rotary_dim, theta, pretrained_length, _shipped(config, shipped_type, theta, rotary_dim), shipped_type
+    )
 
 
 def _shipped(config: Any, rope_type: str, theta: float, rotary_dim: int) -> Frequencies:

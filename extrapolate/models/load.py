@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.utils import HfHubHTTPError, HFValidationError, validate_repo_id
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from extrapolate.errors import LoadError
+from extrapolate.errors import LoadError, first_line
 from extrapolate.models.families import read_spec
 from extrapolate.rope import RopeSpec
 from extrapolate.storage import cache_dir, digest, file_digest, new_folder
@@ -113,7 +114,7 @@ class Checkpoint:
             device = torch.device(self.device)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            raise LoadError(f"device={self.device!r} is not available here: {_first_line(error)}") from error
+            raise LoadError(f"device={self.device!r} is not available here: {first_line(error)}") from error
         return device
 
     def _call(self, loader: Any, what: str, **options: Any) -> Any:
@@ -231,7 +232,7 @@ def _hub(repo: str, revision: str) -> _Source:
 
 def _advice(error: Exception) -> str:
     """One line: what went wrong and the way out."""
-    text = f"{type(error).__name__}: {_first_line(error)}"
+    text = f"{type(error).__name__}: {first_line(error)}"
     lower = f"{type(error).__name__} {error}".lower()
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403) or "gated" in lower:
@@ -242,11 +243,10 @@ def _advice(error: Exception) -> str:
         return f"{text}; it needs its own Python code: review it and set trust_remote_code=true"
     if "safetensors" in lower:
         return f"{text}; it has no safetensors weights: convert them, or set allow_pickle=true if you trust the file"
-    if isinstance(error, HfHubHTTPError) or any(w in lower for w in ("connect", "resolve host", "offline", "timed out")):
-        return f"{text}; the Hub cannot be reached from here: download it on a machine with a network and give its folder"
+    if isinstance(error, HfHubHTTPError) or any(
+        w in lower for w in ("connect", "resolve host", "offline", "timed out")
+    ):
+        return (
+            f"{text}; the Hub cannot be reached from here: download it on a machine with a network and give its folder"
+        )
     return text
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -2,13 +2,13 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from extrapolate.errors import ModelError, StrategyError
+from extrapolate.errors import ModelError, StrategyError, first_line
 from extrapolate.models.families import RotarySeam, TableForm, deviation, expand, find_rotary, read_spec
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies, cos_sin
 from extrapolate.strategies.base import Strategy
@@ -75,9 +75,7 @@ class PatchedRotary(nn.Module):
                 f"{self.strategy.name} depends on the length, and this call of {position_ids.shape[-1]} tokens reaches "
                 f"position {max(lengths) - 1}: cached keys would carry another length's rotation; pass use_cache=False"
             )
-        rows = [
-            cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)
-        ]
+        rows = [cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
         return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
 
     def extra_repr(self) -> str:
@@ -92,7 +90,7 @@ class Patch:
         model: the model that was patched.
         strategy: what it runs now.
         spec: what was read from its config.
-        varies_with_length: whether a text's length changes the frequencies, so that each length needs a pass of its own.
+        varies_with_length: whether a text's length changes the frequencies; then each length needs its own pass.
     """
 
     def __init__(self, model: nn.Module, strategy: Strategy, spec: RopeSpec) -> None:
@@ -133,7 +131,9 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
     if not hasattr(model, "config"):
         raise ModelError(f"{type(model).__name__} has no config to read theta and the pretrained length from")
     if type(strategy).bands is not Strategy.bands:
-        raise StrategyError(f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet")
+        raise StrategyError(
+            f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet"
+        )
     spec = read_spec(model.config, pretrained_length)
     seams = [_through(seam) for seam in _seams(model)]
     for seam in seams:
@@ -203,18 +203,18 @@ def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
         )
 
 
-def _installed(model: nn.Module, names: Any) -> dict[str, nn.Module]:
+def _installed(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Module]:
     return {name: model.get_submodule(name) for name in names}
 
 
-def _install(model: nn.Module, modules: dict[str, nn.Module]) -> None:
+def _install(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
     for name, module in modules.items():
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, module)
 
 
-def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: dict[str, nn.Module]) -> None:
-    """The tables are the strategy's closed form, they differ from plain when they should, and the model asks for them."""
+def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: Mapping[str, PatchedRotary]) -> None:
+    """The tables are the strategy's closed form, they differ from plain when they should, and the model uses them."""
     length = spec.pretrained_length
     expected = strategy.frequencies(spec, length)
     varies = strategy.varies_with_length(spec)
@@ -227,12 +227,13 @@ def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: d
     phases = positions[..., None].double() * expected.inv_freq.double()
     tolerance = 1e-6 + 2.0**-23 * length  # a float32 phase is off by half a unit in its last place
     for name, module in replacements.items():
-        assert isinstance(module, PatchedRotary)
         cos, sin = module(torch.zeros(1, 1, 1), positions)
         for table, form in ((cos, phases.cos()), (sin, phases.sin())):
             error = (table.double() - expand(form, module.form) * expected.attention_factor).abs().max().item()
             if error > tolerance * expected.attention_factor:
-                raise ModelError(f"{type(model).__name__}: {name} is off its closed form by {error:.3g} under {strategy!r}")
+                raise ModelError(
+                    f"{type(model).__name__}: {name} is off its closed form by {error:.3g} under {strategy!r}"
+                )
     silent = _uncalled(model, replacements)
     if silent:
         raise ModelError(
@@ -241,7 +242,7 @@ def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: d
         )
 
 
-def _uncalled(model: nn.Module, replacements: dict[str, nn.Module]) -> list[str]:
+def _uncalled(model: nn.Module, replacements: Mapping[str, nn.Module]) -> list[str]:
     """Names of the replaced modules that a two-token pass does not call."""
     parameters = list(model.parameters())
     if not parameters or any(p.is_meta for p in parameters):
@@ -259,7 +260,8 @@ def _uncalled(model: nn.Module, replacements: dict[str, nn.Module]) -> list[str]
             getattr(model, "base_model", model)(input_ids=tokens, use_cache=False)
     except Exception as error:
         raise ModelError(
-            f"{type(model).__name__}: a two-token pass to verify the patch failed: {type(error).__name__}: {error}"
+            f"{type(model).__name__}: a two-token pass to verify the patch failed: "
+            f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finally:
         for hook in hooks:

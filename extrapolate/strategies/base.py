@@ -1,4 +1,4 @@
-"""The contract of a strategy: frequencies, bands, or both, as pure functions of the checkpoint's spec and the length."""
+"""The contract of a strategy: frequencies, bands, or both, as pure functions of the checkpoint's spec and length."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ class Band:
     Attributes:
         query_position: query indices → positions, element by element.
         key_position: key indices → positions, element by element.
-        covers: (query indices, key indices), broadcast → which pairs belong to the band; bands of a strategy are disjoint.
+        covers: (query indices, key indices), broadcast → which pairs belong to it; a strategy's bands are disjoint.
     """
 
     query_position: Callable[[Tensor], Tensor]
@@ -64,7 +64,7 @@ class Strategy:
         return Frequencies(base_frequencies(rope.theta, rope.rotary_dim))
 
     def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:  # noqa: ARG002
-        """Disjoint bands for a text of ``length`` tokens; one causal band at true positions unless a subclass says otherwise."""
+        """Disjoint bands for a text of ``length`` tokens; one causal band at true positions unless overridden."""
         return (CAUSAL,)
 
     def varies_with_length(self, rope: RopeSpec) -> bool:  # noqa: ARG002

@@ -33,7 +33,8 @@ class Shipped(Strategy):
         """
         if self.varies_with_length(rope) and length > rope.pretrained_length:
             raise StrategyError(
-                f"shipped: the checkpoint's own rope_type {rope.shipped_type!r} changes with the length, so it cannot be "
-                f"applied at length {length} (pretrained length {rope.pretrained_length}); choose a strategy by name"
+                f"shipped: the checkpoint's own rope_type {rope.shipped_type!r} changes with the length, so it "
+                f"cannot be applied at length {length} (pretrained length {rope.pretrained_length}); choose a "
+                "strategy by name"
             )
         return rope.shipped

@@ -15,8 +15,8 @@ from extrapolate.strategies.base import Strategy, flag, number
 class YaRN(Strategy):
     """YaRN as its authors' code has it: a linear ramp over the dimension index and a temperature on cos and sin.
 
-    Source: Peng et al. 2023, arXiv 2309.00071, and the authors' code. The paper's Eq. 18 ramps over rotations instead of
-    the index; the released checkpoints use the index.
+    Source: Peng et al. 2023, arXiv 2309.00071, and the authors' code. The paper's Eq. 18 ramps over rotations
+    instead; the released checkpoints use the index.
 
     Args:
         factor: s, at least 1.
@@ -24,7 +24,7 @@ class YaRN(Strategy):
         beta_slow: pairs that make fewer turns than this in training are divided by s.
         truncate: round the ramp's ends outwards to whole dimensions, as the authors do.
         attention_factor: replaces the default ``0.1·ln s + 1`` on cos and sin; logits scale by its square.
-        mscale: with ``mscale_all_dim``: factor is ``m(mscale) / m(mscale_all_dim)``, ``m(k) = 0.1·k·ln s + 1`` (DeepSeek).
+        mscale: with ``mscale_all_dim``: the factor is m(mscale) / m(mscale_all_dim), m(k) = 0.1·k·ln s + 1 (DeepSeek).
         mscale_all_dim: see ``mscale``.
     """
 
@@ -70,7 +70,9 @@ class YaRN(Strategy):
         """First and last pair index of the blend: below it pairs are kept, above it divided by s."""
 
         def index(turns: float) -> float:  # the pair that makes this many turns in L positions
-            return rope.rotary_dim * math.log(rope.pretrained_length / (2 * math.pi * turns)) / (2 * math.log(rope.theta))
+            return (
+                rope.rotary_dim * math.log(rope.pretrained_length / (2 * math.pi * turns)) / (2 * math.log(rope.theta))
+            )
 
         low, high = index(self.beta_fast), index(self.beta_slow)
         if self.truncate:
@@ -78,7 +80,7 @@ class YaRN(Strategy):
         return max(low, 0), min(high, rope.rotary_dim - 1)
 
     def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
-        """``(1-g)·f/s + g·f`` with g falling from 1 to 0 between :meth:`ramp_bounds`; cos and sin times the attention factor."""
+        """``(1-g)·f/s + g·f``, g falling from 1 to 0 between :meth:`ramp_bounds`; with the attention factor."""
         low, high = self.ramp_bounds(rope)
         high = max(high, low + 0.001)  # an empty ramp is a step, as the authors have it
         # float64 from the float32 ladder: kept pairs round back to plain bit for bit, slow ones to plain/s
