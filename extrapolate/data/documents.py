@@ -65,7 +65,7 @@ def load_documents(
         tokenizer: a transformers tokenizer.
         documents: how many; all that are long enough when left out.
         min_tokens: a document with fewer is passed over.
-        names: exactly these documents, in this order.
+        names: exactly these documents, in this order; ``documents`` does not apply then.
         seed: shuffle the corpus before choosing; its own order when left out.
         progress: show a bar while texts are read.
 
@@ -98,7 +98,7 @@ def load_documents(
             if enough is not None and len(found) >= enough:
                 break
     if wanted is not None:
-        return _named(source, wanted, found, seen, min_tokens)[:documents]
+        return _named(source, wanted, found, seen, min_tokens)
     if len(found) < (documents or 1):
         raise DataError(_too_short(source, documents or 1, min_tokens, seen))
     return list(found.values())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils._validators import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -82,7 +82,7 @@ class Checkpoint:
         """The dtype of the weights, with ``auto`` resolved."""
         if self.dtype != "auto":
             return self.dtype
-        return str(self.config().dtype or torch.float32).removeprefix("torch.")
+        return str(getattr(self.config(), "dtype", None) or torch.float32).removeprefix("torch.")
 
     def tokenizer(self) -> Any:
         """The tokenizer that belongs to the weights."""
