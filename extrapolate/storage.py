@@ -22,11 +22,12 @@ def cache_dir(*parts: str) -> Path:
 
 
 @contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path, *, keep: bool = False) -> Iterator[Path]:
     """Fill a folder aside and rename it to ``target`` when the block ends without an exception.
 
-    Where ``target`` already exists it is replaced; where another process made it meanwhile, the last one wins and
-    neither is ever half-written.
+    Args:
+        target: replaced where it exists.
+        keep: leave a ``target`` that another process made meanwhile as it is, since others may be reading it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -34,21 +35,18 @@ def new_folder(target: Path) -> Iterator[Path]:
         yield aside
         aside.chmod(0o755)
         for _ in range(100):
-            old = None
-            if target.exists():
-                old = aside.with_name(aside.name + ".old")
-                with contextlib.suppress(FileNotFoundError):
-                    target.rename(old)
             try:
                 aside.rename(target)
+                return
             except OSError:
                 if not target.exists():
                     raise
-                continue  # another process renamed its own in between
-            finally:
-                if old is not None:
-                    shutil.rmtree(old, ignore_errors=True)
-            return
+            if keep:
+                return
+            old = aside.with_name(aside.name + ".old")
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                target.rename(old)
+            shutil.rmtree(old, ignore_errors=True)
         raise OSError(f"could not replace {target}: other processes keep writing it")
     finally:
         shutil.rmtree(aside, ignore_errors=True)

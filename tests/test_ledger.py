@@ -168,6 +168,14 @@ def test_what_is_being_written_is_not_read(ledger: xt.Ledger, tmp_path: Path) ->
     assert not list(tmp_path.glob(".x*"))
 
 
+def test_an_existing_folder_is_replaced_or_kept(tmp_path: Path) -> None:
+    for content, keep in (("one", False), ("two", False), ("three", True)):
+        with new_folder(tmp_path / "x", keep=keep) as folder:
+            (folder / "file").write_text(content)
+    assert (tmp_path / "x" / "file").read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
 def test_several_results_folders_are_read_together_and_each_cell_once(tmp_path: Path) -> None:
     store(xt.Ledger(tmp_path / "a"))
     store(xt.Ledger(tmp_path / "b"))

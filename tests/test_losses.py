@@ -55,6 +55,18 @@ def test_the_model_is_left_as_it_was(tiny: Any) -> None:
     assert [len(m._forward_hooks) for m in tiny.modules()] == hooks
 
 
+def test_dropout_is_not_measured_and_the_mode_is_kept(tiny: Any) -> None:
+    ids = tokens(30)
+    expected = xt.token_losses(tiny, ids)
+    tiny.model.layers[1].self_attn.attention_dropout = 0.5
+    tiny.train()
+    tiny.lm_head.eval()
+    assert torch.equal(xt.token_losses(tiny, ids), expected)
+    assert tiny.training
+    assert tiny.model.layers[1].training
+    assert not tiny.lm_head.training
+
+
 def test_a_model_without_a_separable_head_is_asked_for_all_logits() -> None:
     class Uniform(nn.Module):
         def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:

@@ -25,7 +25,8 @@ def token_losses(
 
     The body runs once over the whole length, the head in slices: memory does not grow with length × vocabulary.
     Log-softmax is in float32. No cache, no gradient. Padding is moved to the right, where causality makes it
-    invisible, so it changes no number, whichever side it was on and whatever its id is.
+    invisible, so it changes no number, whichever side it was on and whatever its id is. A model in training mode is
+    put into evaluation mode meanwhile, so that no dropout is measured.
 
     Args:
         model: a causal language model, patched or not.
@@ -47,7 +48,7 @@ def token_losses(
     body = getattr(model, "base_model", model)
     input_ids = input_ids.to(_input_device(model))
     batch, length = input_ids.shape
-    with _counted(body, batch * length, progress):
+    with _evaluating(model), _counted(body, batch * length, progress):
         if body is model:  # a model without a separable head
             return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
         output = body(input_ids=input_ids, use_cache=False, return_dict=True)
@@ -58,7 +59,7 @@ def token_losses(
     config: Any = model.config
     vocabulary = config.get_text_config().vocab_size
     step = max(1, LOGITS_AT_ONCE // (batch * vocabulary))
-    with _replaying(model, output) as replay:
+    with _evaluating(model), _replaying(model, output) as replay:
         for start in range(0, length - 1, step):
             stop = min(start + step, length - 1)
             replay.hidden = hidden[:, start:stop]
@@ -122,6 +123,18 @@ def _replaying(model: nn.Module, output: Any) -> Iterator[_Replay]:
         yield replay
     finally:
         setattr(model, name, body)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; each module returns to the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 @contextlib.contextmanager

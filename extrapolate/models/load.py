@@ -199,7 +199,7 @@ def _converted(path: Path, content: str, dtype: str) -> Path:
         )
     except Exception as error:
         raise LoadError(f"cannot read {path} as GGUF: {_advice(error)}") from error
-    with new_folder(target) as folder:
+    with new_folder(target, keep=True) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return target

@@ -53,7 +53,7 @@ class Ledger:
     def write(
         self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], losses: Mapping[int, Tensor]
     ) -> Path:
-        """Store a finished cell.
+        """Store a finished cell; one that is there and whole already holds the same and is kept.
 
         Args:
             identity: what its key is the hash of.
@@ -64,9 +64,12 @@ class Ledger:
             The cell's folder.
         """
         key = cell_key(identity)
+        target = self.root / CELLS / key
+        if target.exists() and not _damage(target):
+            return target
         tensors = {f"window_{window}": tensor.contiguous() for window, tensor in losses.items()}
         files = {SCORES: _parquet(to_table(rows)), LOSSES: safetensors.torch.save(tensors)}
-        return _write(self.root / CELLS / key, {"key": key, "identity": identity}, files)
+        return _write(target, {"key": key, "identity": identity}, files)
 
     def record_failure(self, request: str, rows: Sequence[Mapping[str, Any]], traceback: str) -> Path:
         """Store the outcome of a cell that failed, with its traceback.

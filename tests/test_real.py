@@ -1,0 +1,66 @@
+"""The real model on real text: SmolLM2-135M on an annual message. Numbers measured once, kept in docs/ and the LOG."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import extrapolate as xt
+
+RAW = Path(__file__).parent.parent / "docs" / "smollm2_32k" / "scores.csv"
+DOCUMENT = "1981-Carter-1"
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> tuple[Any, list[xt.Document]]:
+    model, tokenizer = xt.load_model("smollm2", dtype="bfloat16", device="cpu")
+    return model, xt.load_documents(xt.Sotu(), tokenizer, names=[DOCUMENT])
+
+
+def curve(smollm2: tuple[Any, list[xt.Document]], strategy: xt.Strategy, lengths: list[int]) -> list[float]:
+    model, documents = smollm2
+    evaluation = xt.Perplexity(lengths=lengths)
+    with xt.patched(model, strategy):
+        return [score.perplexity for score in evaluation.scores(evaluation.losses(model, documents))]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (xt.Plain(), 19.12),
+        (xt.Shipped(), 19.12),
+        (xt.Linear(factor=2), 36.50),
+        (xt.NTK(factor=2), 19.65),
+        (xt.YaRN(factor=2), 19.49),
+        (xt.YaRN(factor=4), 20.42),
+    ],
+    ids=lambda v: getattr(v, "label", None),
+)
+def test_perplexity_of_1024_tokens(
+    smollm2: tuple[Any, list[xt.Document]], strategy: xt.Strategy, expected: float
+) -> None:
+    assert curve(smollm2, strategy, [1024]) == pytest.approx([expected], rel=0.01)  # bfloat16 kernels differ by machine
+
+
+@pytest.mark.slow
+def test_plain_breaks_past_the_pretrained_length_and_yarn_does_not(smollm2: tuple[Any, list[xt.Document]]) -> None:
+    plain, yarn = (curve(smollm2, strategy, [8192, 16384]) for strategy in (xt.Plain(), xt.YaRN(factor=4)))
+    assert plain == pytest.approx([17.39, 40.50], rel=0.02)
+    assert yarn == pytest.approx([18.85, 20.14], rel=0.02)
+
+
+def test_the_readmes_figure_is_the_picture_of_the_field() -> None:
+    table = pd.read_csv(RAW)
+    at = {(label, length): ppl for label, length, ppl in table[["label", "length", "perplexity"]].itertuples(index=False)}
+    # an independent script measured these on another machine; see experiments/LOG.md
+    assert at["plain", 8192] == pytest.approx(17.05, rel=0.02)
+    assert at["plain", 16384] == pytest.approx(40.2, rel=0.02)
+    assert at["plain", 32768] == pytest.approx(302, rel=0.02)
+    assert at["yarn ×4", 8192] == pytest.approx(18.53, rel=0.02)
+    assert at["yarn ×4", 16384] == pytest.approx(19.66, rel=0.02)
+    assert at["yarn ×4", 32768] == pytest.approx(20.8, rel=0.02)
+    assert at["linear ×4", 8192] > 2 * at["plain", 8192]  # position interpolation without fine-tuning
+    assert at["ntk ×4", 24576] < 1.2 * at["ntk ×4", 8192]  # holds until shortly before 4 L
+    assert len(table) == 4 * 64
+    assert set(table["documents"]) == {2}
