@@ -73,6 +73,7 @@ def report(results: Path, jobs: list[dict[str, Any]]) -> int:
     if not table.empty:
         console.print(terminal_table(table))
         print_omissions(console, table)
+        print_incomparable(console, table)
     for job in jobs:
         if job["outcome"] == "failed":
             console.print(
@@ -123,6 +124,14 @@ def print_omissions(console: Console, table: pd.DataFrame) -> None:
     for (label, status), rows in table[table["status"] != "ok"].groupby(["label", "status"], dropna=False):
         lengths = ", ".join(f"{n:,}" for n in rows["length"].dropna().unique()[:8])
         console.print(f"[yellow]{escape(str(label))}: {status}[/yellow]" + (f" at {lengths}" if lengths else ""))
+
+
+def print_incomparable(console: Console, table: pd.DataFrame) -> None:
+    """Warn when numbers that stand side by side rest on different texts."""
+    if xt.plots.unlike_documents(table):
+        console.print("[yellow]the curves rest on different documents, so their perplexities do not compare:[/yellow]")
+        for (label, names), _ in table.groupby(["label", "document_names"], sort=False):
+            console.print(f"[yellow]  {escape(str(label))}: {escape(str(names))}[/yellow]")
 
 
 def number(value: float) -> str:

@@ -88,6 +88,9 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
 def curve_names(rows: pd.DataFrame) -> pd.Series:
     """A legend entry for each row: the strategy's label, and whatever else tells this table's curves apart."""
     names = rows["label"].fillna("failed").astype(str)
+    if unlike_documents(rows):
+        of_each = rows["documents"].astype(str) + " document(s) " + rows["data_digest"].str[:4]
+        names = names.where(rows["data_digest"].isna(), names + ", " + of_each)
     for column in ("model", "data", "dtype", "start_token", "parameters", "data_digest", "key"):
         if rows.groupby(names)["key"].nunique().le(1).all():
             break
@@ -95,6 +98,11 @@ def curve_names(rows: pd.DataFrame) -> pd.Series:
         text = rows[column].map(lambda value: str(value)[:60])
         names = names.where(~clashing, names + ", " + text)
     return names.rename("curve")
+
+
+def unlike_documents(table: pd.DataFrame) -> bool:
+    """Whether curves of one corpus rest on different documents, so that their perplexities do not compare."""
+    return bool((table.groupby("data")["data_digest"].nunique() > 1).any())
 
 
 def score_table(table: pd.DataFrame) -> pd.DataFrame:

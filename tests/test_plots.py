@@ -115,6 +115,20 @@ def test_curves_that_share_a_label_are_told_apart_by_what_differs(column: str) -
     assert len(score_table(rows)) == 2
 
 
+def test_curves_on_different_documents_say_so() -> None:
+    # case 44: numbers that cannot be compared
+    rows = table(plain=[20.0, 19.0], yarn=[21.0, 20.0], ntk=[22.0, 21.0])
+    rows["data_digest"], rows["documents"] = "aaaaaa", 2
+    assert curve_names(rows).unique().tolist() == ["plain", "yarn", "ntk"]
+    rows.loc[rows["label"] == "ntk", "data_digest"] = "bbbbbb"
+    rows.loc[rows["label"] == "ntk", "documents"] = 1
+    assert curve_names(rows).unique().tolist() == [
+        "plain, 2 document(s) aaaa",
+        "yarn, 2 document(s) aaaa",
+        "ntk, 1 document(s) bbbb",
+    ]
+
+
 def test_the_score_table_is_strategy_by_length_in_order() -> None:
     wide = score_table(table(plain=[20.0, 19.0], ntk=[21.0, math.nan]))
     assert wide.index.tolist() == ["plain", "ntk"]

@@ -52,7 +52,9 @@ def test_plain_breaks_past_the_pretrained_length_and_yarn_does_not(smollm2: tupl
 
 def test_the_readmes_figure_is_the_picture_of_the_field() -> None:
     table = pd.read_csv(RAW)
-    at = {(label, length): ppl for label, length, ppl in table[["label", "length", "perplexity"]].itertuples(index=False)}
+    at = {
+        (label, length): ppl for label, length, ppl in table[["label", "length", "perplexity"]].itertuples(index=False)
+    }
     # an independent script measured these on another machine; see experiments/LOG.md
     assert at["plain", 8192] == pytest.approx(17.05, rel=0.02)
     assert at["plain", 16384] == pytest.approx(40.2, rel=0.02)
@@ -64,3 +66,20 @@ def test_the_readmes_figure_is_the_picture_of_the_field() -> None:
     assert at["ntk ×4", 24576] < 1.2 * at["ntk ×4", 8192]  # holds until shortly before 4 L
     assert len(table) == 4 * 64
     assert set(table["documents"]) == {2}
+
+
+def test_the_readme_shows_what_was_measured() -> None:
+    readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in readme.splitlines() if line.startswith("|")
+    ]
+    head = next(i for i, row in enumerate(rows) if row[0] == "strategy ×4 of 8,192")
+    lengths = [int(cell.replace(",", "")) for cell in rows[head][1:]]
+    table = pd.read_csv(RAW)
+    at = {
+        (label, length): ppl for label, length, ppl in table[["label", "length", "perplexity"]].itertuples(index=False)
+    }
+    shown = rows[head + 2 : head + 6]
+    assert [row[0] for row in shown] == ["plain", "linear ×4", "ntk ×4", "yarn ×4"]
+    for label, *numbers in shown:
+        assert numbers == [f"{at[label, length]:.2f}" for length in lengths], label
