@@ -21,7 +21,7 @@ from rich.table import Table
 
 import extrapolate as xt
 
-MOST_COLUMNS = 8
+MOST_COLUMNS = 7  # fits a terminal of 80 characters
 
 
 class Summary(Callback):
@@ -102,13 +102,16 @@ def draw(table: pd.DataFrame, results: Path) -> list[Path]:
 
 
 def terminal_table(table: pd.DataFrame) -> Table:
-    """Perplexity, strategy × length; of many lengths a spread of eight."""
+    """Perplexity, strategy × length; of many lengths a spread of seven."""
     scores = xt.plots.score_table(table)
-    lengths = list(scores.columns)
+    lengths = [int(n) for n in scores.columns]
+    trained = {int(n) for n in table["pretrained_length"].dropna()}
     if len(lengths) > MOST_COLUMNS:
         last = len(lengths) - 1
-        lengths = [lengths[round(i * last / (MOST_COLUMNS - 1))] for i in range(MOST_COLUMNS)]
-    trained = set(table["pretrained_length"].dropna())
+        spread = [lengths[round(i * last / (MOST_COLUMNS - 1))] for i in range(MOST_COLUMNS)]
+        for length in trained & set(lengths):  # always shown, in place of its neighbour; so are the ends
+            spread[min(range(1, MOST_COLUMNS - 1), key=lambda i: abs(spread[i] - length))] = length
+        lengths = spread
     title = "perplexity by length (tokens; * pretrained length)"
     out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("strategy", no_wrap=True)

@@ -54,6 +54,7 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
             color=colour,
             marker=marker,
             markersize=4.5,
+            markevery=_spaced([int(n) for n in length[drawn]]),
             linewidth=1.5,
             label=f"{name} ({absent} off scale)" if absent else str(name),
         )
@@ -123,13 +124,23 @@ def _length_axis(axes: Axes, lengths: Sequence[int], pretrained: Sequence[int]) 
     # labels are measured lengths: the ends and the pretrained length first, then as many as do not overlap
     room = 0.09 * math.log(high / low)
     ticks: list[int] = []
-    for length in [high, low, *(n for n in pretrained if n in lengths), *reversed(lengths)]:
+    powers = [n for n in reversed(lengths) if n & (n - 1) == 0]
+    for length in [high, low, *(n for n in pretrained if n in lengths), *powers, *reversed(lengths)]:
         if all(abs(math.log(length / tick)) >= room for tick in ticks):
             ticks.append(length)
     axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([float(t) for t in sorted(ticks)]))
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     axes.tick_params(axis="x", labelsize=8)
+
+
+def _spaced(lengths: Sequence[int]) -> list[int]:
+    """Indices of points whose markers do not smear into each other; the line runs through all."""
+    kept: list[int] = []
+    for i in reversed(range(len(lengths))):
+        if not kept or math.log(lengths[kept[-1]] / lengths[i]) >= 0.025 * math.log(lengths[-1] / lengths[0]):
+            kept.append(i)
+    return kept
 
 
 def _perplexity_axis(axes: Axes) -> None:

@@ -34,9 +34,11 @@ def test_the_table_marks_the_pretrained_length_and_thins_out_many_lengths() -> N
     assert "inf" in text
     many = table(plain=[20.0 + i for i in range(30)])
     head = printed(terminal_table(many)).splitlines()[2].split()
-    assert len(head) == 1 + 8
+    assert len(head) == 1 + 7
     assert head[1] == "64"
     assert head[-1] == f"{64 * 2**29:,}"
+    many["pretrained_length"] = 64 * 2**14
+    assert f"{64 * 2**14:,}*" in printed(terminal_table(many))
 
 
 def test_a_job_that_ended_without_an_outcome_is_a_failure(tmp_path: Path) -> None:
