@@ -23,6 +23,7 @@ from torch import nn
 
 import extrapolate as xt
 from extrapolate.errors import first_line
+from extrapolate.models.load import PACKAGED
 from extrapolate.results import cell_key
 from extrapolate.results.schema import json_text
 from extrapolate.storage import digest, write_atomic
@@ -45,7 +46,8 @@ def main(cfg: DictConfig) -> None:
 def run_cell(cfg: DictConfig) -> dict[str, Any]:
     """One cell: reused, computed, or failed and recorded. Never raises on account of the cell itself."""
     ledger = xt.Ledger(Path(to_absolute_path(cfg.results)))
-    request = digest({name: OmegaConf.to_container(cfg[name], resolve=True) for name in REQUEST})[:24]
+    # of the YAML text, because what was asked for may be no JSON value (factor=nan)
+    request = digest([OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST])[:24]
     facts: dict[str, Any] = _labels(cfg)
     try:
         outcome = _compute(cfg, ledger, facts)
@@ -76,17 +78,18 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     facts.update(lengths=evaluation.lengths, evaluation=evaluation.name, protocol=evaluation.protocol)
     facts.update(start_token=evaluation.start_token)
     checkpoint: xt.Checkpoint = instantiate(_with_absolute_paths(cfg.model))
-    spec, dtype, device = _spec(checkpoint), checkpoint.resolved_dtype(), checkpoint.torch_device().type
+    content = checkpoint.digest()
+    spec, dtype, device = _spec(checkpoint, content), checkpoint.resolved_dtype(), checkpoint.torch_device().type
     facts.update(dtype=dtype, device=device, attn_implementation=checkpoint.attn_implementation)
     facts.update(
-        model_digest=checkpoint.digest(),
+        model_digest=content,
         theta=spec.theta,
         rotary_dim=spec.rotary_dim,
         pretrained_length=spec.pretrained_length,
         shipped_type=spec.shipped_type,
         depends_on_length=strategy.varies_with_length(spec),
     )
-    tokenizer = _tokenizer(checkpoint)
+    tokenizer = _tokenizer(checkpoint, content)
     documents = xt.load_documents(
         instantiate(_with_absolute_paths(cfg.data.source)),
         tokenizer,
@@ -100,7 +103,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     versions = _versions()
     identity = {
         "model": {
-            "digest": facts["model_digest"],
+            "digest": content,
             "dtype": dtype,
             "device": device,
             "attn_implementation": checkpoint.attn_implementation,
@@ -118,10 +121,12 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         log.info("%s: reused, finished earlier (cell %s)", strategy.label, key)
         return {"outcome": "reused", "key": key, "label": strategy.label}
 
-    model = _model(checkpoint)
+    model = _model(checkpoint, content)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length) as handle:
+        passes = f"{len(evaluation.lengths)} passes of up to" if handle.varies_with_length else "one pass of"
+        log.info("%s: %d document(s), %s %d tokens", strategy.label, len(documents), passes, evaluation.min_tokens)
         started = time.perf_counter()
         losses = evaluation.losses(
             model,
@@ -160,18 +165,18 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
 
 
 @functools.lru_cache(maxsize=1)
-def _model(checkpoint: xt.Checkpoint) -> nn.Module:
-    """The one model that this process holds: jobs of a sweep share it, another checkpoint replaces it."""
+def _model(checkpoint: xt.Checkpoint, content: str) -> nn.Module:  # noqa: ARG001
+    """The one model that this process holds: jobs of a sweep share it, another checkpoint or content replaces it."""
     return checkpoint.model()
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(checkpoint: xt.Checkpoint) -> Any:
+def _tokenizer(checkpoint: xt.Checkpoint, content: str) -> Any:  # noqa: ARG001
     return checkpoint.tokenizer()
 
 
 @functools.lru_cache(maxsize=1)
-def _spec(checkpoint: xt.Checkpoint) -> xt.RopeSpec:
+def _spec(checkpoint: xt.Checkpoint, content: str) -> xt.RopeSpec:  # noqa: ARG001
     return checkpoint.spec()
 
 
@@ -217,7 +222,7 @@ def _with_absolute_paths(node: DictConfig) -> DictConfig:
     """Relative paths mean the folder the command was given in, also when Hydra changes into the job's own."""
     node = node.copy()
     path = node.get("path")
-    if path and Path(to_absolute_path(path)).exists():
+    if path and path not in PACKAGED and Path(to_absolute_path(path)).exists():
         node.path = to_absolute_path(path)
     return node
 

@@ -242,6 +242,7 @@ def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: C
     ("overrides", "error", "message"),
     [
         (["factor=0.5"], "StrategyError", "yarn: factor must be a number of at least 1, got 0.5"),
+        (["factor=nan"], "StrategyError", "yarn: factor must be a number of at least 1, got nan"),
         (["factor=abc"], "StrategyError", "yarn: factor must be a number of at least 1, got 'abc'"),
         (["evaluation.lengths=512"], "EvaluationError", "give a list in brackets"),
         (
@@ -250,7 +251,9 @@ def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: C
             "asked for 2 document(s) of at least 100,000 tokens, found 0 among 3",
         ),
         (["data.source.path=nowhere"], "DataError", "data path 'nowhere' does not exist"),
+        (["data.source.path=???"], "MissingMandatoryValue", "data.source.path"),
         (["model.path=./nowhere"], "LoadError", "neither an existing folder"),
+        (["model.path=???"], "MissingMandatoryValue", "model.path"),
         (["model.dtype=int3"], "LoadError", "dtype must be 'auto' or one of"),
         (["model.pretrained_length=-1"], "ModelError", "pretrained_length must be a whole number"),
     ],
@@ -365,7 +368,9 @@ def test_a_single_job_needs_no_m_and_a_bare_list_is_caught(
 ) -> None:
     # case 52
     arguments = settings(tmp_path, checkpoint_folder, corpus)
-    assert "1 computed" in run(tmp_path, "strategy=plain", *arguments).stdout
+    many = f"evaluation.lengths={list(range(2, 122))}"  # no folder is named after it
+    assert "1 computed" in run(tmp_path, "strategy=plain", *arguments, many).stdout
+    assert len(results(tmp_path)) == 120
     wrong = run(tmp_path, "-m", "strategy=plain", *arguments, "evaluation.lengths=16,64", check=1)
     assert wrong.stdout.count("give a list in brackets, quoted for the shell") >= 2
     misspelt = run(tmp_path, "strategy=yarn", "strategy.beta_fst=3", *arguments, check=1)

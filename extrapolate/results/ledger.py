@@ -40,6 +40,9 @@ class Ledger:
 
     root: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))
+
     def finished(self, key: str) -> bool:
         """Whether the cell is there and whole. A damaged one is reported and counts as absent."""
         folder = self.root / CELLS / key
