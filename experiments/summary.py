@@ -21,6 +21,9 @@ from rich.table import Table
 
 import extrapolate as xt
 
+OUTCOME = "outcome.json"
+"""What each job leaves in its folder, for the summary."""
+
 MOST_COLUMNS = 7  # fits a terminal of 80 characters
 
 
@@ -48,10 +51,10 @@ class Summary(Callback):
 def outcomes(logs: Path) -> list[dict[str, Any]]:
     """What each job of a sweep noted; a job that started and noted nothing is a failure."""
     found = []
-    jobs = {f.parent for f in logs.rglob("outcome.json")} | {f.parent for f in logs.rglob(".hydra") if f.is_dir()}
+    jobs = {f.parent for f in logs.rglob(OUTCOME)} | {f.parent for f in logs.rglob(".hydra") if f.is_dir()}
     for job in sorted(jobs):
         try:
-            found.append(json.loads((job / "outcome.json").read_text(encoding="utf-8")))
+            found.append(json.loads((job / OUTCOME).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             message = f"the job in {job} ended without an outcome ({type(error).__name__})"
             found.append({"outcome": "failed", "label": job.name, "error_type": "Lost", "error_message": message})

@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import extrapolate as xt
-from experiments import sweep
+from experiments import cell as job
 from extrapolate.results import COLUMNS
 from tests.conftest import tiny_model
 
@@ -39,7 +39,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def cell(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> Iterator[Compose]:
     """Compose the configuration of one cell the way the command line does."""
-    sweep._model.cache_clear()
+    job._model.cache_clear()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
 
         def composed(*overrides: str) -> DictConfig:
@@ -86,7 +86,7 @@ def results(tmp_path: Path) -> pd.DataFrame:
 
 
 def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, cell: Compose) -> None:
-    assert sweep.run_cell(cell("strategy=yarn", "factor=4"))["outcome"] == "computed"
+    assert job.run_cell(cell("strategy=yarn", "factor=4"))["outcome"] == "computed"
     table = results(tmp_path)
     assert table["length"].tolist() == [16, 64, 256]
     row = table.iloc[2]
@@ -125,7 +125,7 @@ def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, ce
 def test_the_number_is_what_the_library_gives(
     tmp_path: Path, checkpoint_folder: Path, corpus: Path, cell: Compose
 ) -> None:
-    sweep.run_cell(cell("strategy=linear", "factor=4"))
+    job.run_cell(cell("strategy=linear", "factor=4"))
     model, tokenizer = xt.load_model(str(checkpoint_folder), dtype="float32", device="cpu")
     total = 0.0
     with xt.patched(model, xt.Linear(factor=4)):
@@ -139,10 +139,10 @@ def test_the_number_is_what_the_library_gives(
 def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_path: Path, cell: Compose) -> None:
     cfg = cell("strategy=plain")
     cfg.strategy = {"_target_": "tests.test_patch.Stretch"}
-    assert sweep.run_cell(cfg)["outcome"] == "computed"
+    assert job.run_cell(cfg)["outcome"] == "computed"
     table = results(tmp_path)
     assert table["depends_on_length"].all()
-    sweep.run_cell(cell("strategy=plain"))
+    job.run_cell(cell("strategy=plain"))
     plain, stretch = (results(tmp_path).query("strategy == @name") for name in ("plain", "stretch"))
     assert plain["nll_sum"].tolist()[:2] == pytest.approx(stretch["nll_sum"].tolist()[:2], rel=1e-6)  # up to L
     assert plain["nll_sum"].iloc[2] != pytest.approx(stretch["nll_sum"].iloc[2], rel=1e-4)  # beyond
@@ -158,7 +158,7 @@ def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_
 
 
 def test_a_finished_cell_is_not_computed_again(cell: Compose) -> None:
-    first = sweep.run_cell(cell("strategy=yarn", "factor=4"))
+    first = job.run_cell(cell("strategy=yarn", "factor=4"))
     for same in (
         ["factor=4.0"],
         ["strategy.beta_fast=32", "factor=4"],  # a default spelled out
@@ -169,13 +169,13 @@ def test_a_finished_cell_is_not_computed_again(cell: Compose) -> None:
         ["factor=4", "name=other"],
         ["factor=4", "+note=x"],
     ):
-        again = sweep.run_cell(cell("strategy=yarn", *same))
+        again = job.run_cell(cell("strategy=yarn", *same))
         assert (again["outcome"], again["key"]) == ("reused", first["key"]), same
 
 
 def test_whatever_can_change_the_number_makes_another_cell(cell: Compose, corpus: Path) -> None:
     # case 50
-    keys = [sweep.run_cell(cell("strategy=yarn"))["key"]]
+    keys = [job.run_cell(cell("strategy=yarn"))["key"]]
     for other in (
         ["factor=2"],
         ["strategy.beta_fast=16"],
@@ -187,18 +187,18 @@ def test_whatever_can_change_the_number_makes_another_cell(cell: Compose, corpus
         ["data.documents=1"],
         ["data.seed=1"],
     ):
-        outcome = sweep.run_cell(cell("strategy=yarn", *other))
+        outcome = job.run_cell(cell("strategy=yarn", *other))
         assert outcome["outcome"] == "computed", other
         keys.append(outcome["key"])
     assert len(set(keys)) == len(keys)
     text = (corpus / "0.txt").read_text()
     (corpus / "0.txt").write_text(text[:-1] + "!")  # one byte, past the longest length
-    assert sweep.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
+    assert job.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
 
 
 def test_plain_does_not_depend_on_the_factor(tmp_path: Path, cell: Compose) -> None:
     outcomes = [
-        sweep.run_cell(cell(f"strategy={strategy}", f"factor={factor}"))["outcome"]
+        job.run_cell(cell(f"strategy={strategy}", f"factor={factor}"))["outcome"]
         for strategy in ("plain", "yarn")
         for factor in (2, 4)
     ]
@@ -218,9 +218,9 @@ def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
 
     monkeypatch.setattr(xt.Checkpoint, "model", counted)
     for strategy in ("plain", "yarn", "ntk"):
-        sweep.run_cell(cell(f"strategy={strategy}"))
+        job.run_cell(cell(f"strategy={strategy}"))
     assert len(loads) == 1
-    sweep.run_cell(cell("strategy=yarn", "factor=8", "model.dtype=bfloat16"))
+    job.run_cell(cell("strategy=yarn", "factor=8", "model.dtype=bfloat16"))
     assert len(loads) == 2
 
 
@@ -230,7 +230,7 @@ def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: C
     tables = []
     for i, order in enumerate(orders):
         for strategy in order:
-            sweep.run_cell(cell(f"strategy={strategy}", f"results={tmp_path / str(i)}"))
+            job.run_cell(cell(f"strategy={strategy}", f"results={tmp_path / str(i)}"))
         tables.append(xt.read_results(tmp_path / str(i)).drop(columns=MEASURED))
     pd.testing.assert_frame_equal(tables[0], tables[1])
 
@@ -261,8 +261,8 @@ def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: C
 def test_bad_input_is_recorded_in_one_line(
     tmp_path: Path, cell: Compose, overrides: list[str], error: str, message: str
 ) -> None:
-    sweep.run_cell(cell("strategy=plain"))
-    outcome = sweep.run_cell(cell("strategy=yarn", *overrides))
+    job.run_cell(cell("strategy=plain"))
+    outcome = job.run_cell(cell("strategy=yarn", *overrides))
     assert (outcome["outcome"], outcome["error_type"]) == ("failed", error)
     assert message in outcome["error_message"]
     table = results(tmp_path)
@@ -278,9 +278,9 @@ def test_bad_input_is_recorded_in_one_line(
 def test_a_failed_cell_is_tried_again_and_its_failure_forgotten(tmp_path: Path, cell: Compose, corpus: Path) -> None:
     text = (corpus / "0.txt").read_bytes()
     (corpus / "0.txt").write_bytes(b"\xff")
-    assert sweep.run_cell(cell("strategy=yarn"))["outcome"] == "failed"
+    assert job.run_cell(cell("strategy=yarn"))["outcome"] == "failed"
     (corpus / "0.txt").write_bytes(text)
-    assert sweep.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
+    assert job.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
     assert set(results(tmp_path)["status"]) == {"ok"}
 
 
@@ -295,7 +295,7 @@ def test_running_out_of_memory_is_an_outcome_and_the_next_cell_runs(
         return original(self, *args, **options)
 
     monkeypatch.setattr(xt.Perplexity, "losses", losses)
-    runs = [sweep.run_cell(cell("strategy=plain", f"evaluation.lengths=[16,{n}]")) for n in (64, 400, 100)]
+    runs = [job.run_cell(cell("strategy=plain", f"evaluation.lengths=[16,{n}]")) for n in (64, 400, 100)]
     assert [r["outcome"] for r in runs] == ["computed", "failed", "computed"]
     table = results(tmp_path)
     assert table.query("status == 'oom'")["length"].tolist() == [16, 400]
@@ -313,7 +313,7 @@ def test_losses_that_are_not_finite_are_stored_and_marked(
     model.save_pretrained(broken)
     for file in checkpoint_folder.glob("token*"):
         (broken / file.name).write_bytes(file.read_bytes())
-    outcome = sweep.run_cell(cell("strategy=plain", f"model.path={broken}"))
+    outcome = job.run_cell(cell("strategy=plain", f"model.path={broken}"))
     assert outcome["outcome"] == "computed"
     table = results(tmp_path)
     assert set(table["status"]) == {"nonfinite"}
@@ -410,7 +410,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
 
 
 def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose) -> None:
-    sweep.run_cell(cell("strategy=plain"))
+    job.run_cell(cell("strategy=plain"))
     done = subprocess.run(
         [sys.executable, "-m", "experiments.plot", "results=results"],
         cwd=tmp_path,

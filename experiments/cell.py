@@ -1,0 +1,234 @@
+"""One cell of a sweep: reused, computed, or failed and recorded.
+
+conf → model → spec → strategy → patch → documents → token losses → protocol → rows. In a module of its own, not in the
+script, so that a parallel launcher's workers find it by name.
+"""
+
+import datetime
+import functools
+import gc
+import logging
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from hydra.utils import instantiate, to_absolute_path
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+import extrapolate as xt
+from extrapolate.errors import first_line
+from extrapolate.models.load import PACKAGED
+from extrapolate.results import cell_key
+from extrapolate.results.schema import json_text
+from extrapolate.storage import digest
+
+log = logging.getLogger("extrapolate")
+
+REQUEST = ("model", "strategy", "data", "evaluation")
+
+
+def run_cell(cfg: DictConfig) -> dict[str, Any]:
+    """One cell: reused, computed, or failed and recorded. Never raises on account of the cell itself."""
+    ledger = xt.Ledger(Path(to_absolute_path(cfg.results)))
+    # of the YAML text, because what was asked for may be no JSON value (factor=nan)
+    request = digest([OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST])[:24]
+    facts: dict[str, Any] = _labels(cfg)
+    try:
+        outcome = _compute(cfg, ledger, facts)
+    except Exception as error:
+        failure = _failure(error)
+        path = ledger.record_failure(request, _failed_rows(request, facts, failure), failure.pop("traceback"))
+        log.error(
+            "%s %s: %s: %s (traceback: %s)",
+            facts["label"],
+            failure["status"],
+            failure["error_type"],
+            failure["error_message"],
+            path,
+        )
+        outcome = {"outcome": "failed", "key": request, **failure, "label": facts["label"]}
+    else:
+        ledger.clear_failure(request)
+    if outcome.get("status") == "oom":
+        _free_memory()  # here, where the traceback that held the tensors is gone
+    return outcome
+
+
+def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[str, Any]:
+    strategy: xt.Strategy = instantiate(cfg.strategy)
+    facts.update(strategy=strategy.name, label=strategy.label, parameters=json_text(strategy.parameters()))
+    facts.update(factor=strategy.parameters().get("factor"))
+    evaluation: xt.Perplexity = instantiate(cfg.evaluation)
+    facts.update(lengths=evaluation.lengths, evaluation=evaluation.name, protocol=evaluation.protocol)
+    facts.update(start_token=evaluation.start_token)
+    checkpoint: xt.Checkpoint = instantiate(_with_absolute_paths(cfg.model))
+    content = checkpoint.digest()
+    spec, dtype, device = _spec(checkpoint, content), checkpoint.resolved_dtype(), checkpoint.torch_device().type
+    facts.update(dtype=dtype, device=device, attn_implementation=checkpoint.attn_implementation)
+    facts.update(
+        model_digest=content,
+        theta=spec.theta,
+        rotary_dim=spec.rotary_dim,
+        pretrained_length=spec.pretrained_length,
+        shipped_type=spec.shipped_type,
+        depends_on_length=strategy.varies_with_length(spec),
+    )
+    tokenizer = _tokenizer(checkpoint, content)
+    documents = xt.load_documents(
+        instantiate(_with_absolute_paths(cfg.data.source)),
+        tokenizer,
+        documents=cfg.data.documents,
+        min_tokens=evaluation.min_tokens,
+        names=None if cfg.data.names is None else list(cfg.data.names),
+        seed=cfg.data.seed,
+        progress=cfg.progress,
+    )
+    start_token_id = evaluation.start_token_id(tokenizer)
+    versions = _versions()
+    identity = {
+        "model": {
+            "digest": content,
+            "dtype": dtype,
+            "device": device,
+            "attn_implementation": checkpoint.attn_implementation,
+            "theta": spec.theta,
+            "rotary_dim": spec.rotary_dim,
+            "pretrained_length": spec.pretrained_length,
+        },
+        "strategy": {"class": _class_name(strategy), "parameters": strategy.parameters()},
+        "data": [document.digest for document in documents],
+        "evaluation": {**evaluation.identity(), "start_token_id": start_token_id},
+        "versions": versions,
+    }
+    key = cell_key(identity)
+    if ledger.finished(key):
+        log.info("%s: reused, finished earlier (cell %s)", strategy.label, key)
+        return {"outcome": "reused", "key": key, "label": strategy.label}
+
+    model = _model(checkpoint, content)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length) as handle:
+        passes = f"{len(evaluation.lengths)} passes of up to" if handle.varies_with_length else "one pass of"
+        log.info("%s: %d document(s), %s %d tokens", strategy.label, len(documents), passes, evaluation.min_tokens)
+        started = time.perf_counter()
+        losses = evaluation.losses(
+            model,
+            documents,
+            start_token_id=start_token_id,
+            one_pass=not handle.varies_with_length,
+            description=strategy.label if cfg.progress else None,
+        )
+        seconds = time.perf_counter() - started
+    scores = evaluation.scores(losses)
+    facts.pop("lengths")
+    attention_factor = strategy.frequencies(spec, spec.pretrained_length).attention_factor
+    rows = [
+        {
+            **facts,
+            "key": key,
+            "status": "nonfinite" if score.nonfinite else "ok",
+            "attention_factor": attention_factor,
+            "data_digest": digest(identity["data"]),
+            "document_names": json_text([document.name for document in documents]),
+            **vars(score),
+            "seconds": seconds,
+            "tokens_per_second": sum(losses) * len(documents) / seconds,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+            "finished": _now(),
+            **{f"{package}_version": version for package, version in versions.items()},
+        }
+        for score in scores
+    ]
+    ledger.write(identity, rows, losses)
+    bad = [score.length for score in scores if score.nonfinite]
+    if bad:
+        log.warning("%s: losses that are not finite from length %d on", strategy.label, bad[0])
+    log.info("%s: computed in %.1f s (cell %s)", strategy.label, seconds, key)
+    return {"outcome": "computed", "key": key, "label": strategy.label}
+
+
+@functools.lru_cache(maxsize=1)
+def _model(checkpoint: xt.Checkpoint, content: str) -> nn.Module:  # noqa: ARG001
+    """The one model that this process holds: jobs of a sweep share it, another checkpoint or content replaces it."""
+    return checkpoint.model()
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(checkpoint: xt.Checkpoint, content: str) -> Any:  # noqa: ARG001
+    return checkpoint.tokenizer()
+
+
+@functools.lru_cache(maxsize=1)
+def _spec(checkpoint: xt.Checkpoint, content: str) -> xt.RopeSpec:  # noqa: ARG001
+    return checkpoint.spec()
+
+
+def _labels(cfg: DictConfig) -> dict[str, Any]:
+    """What a row can say of a cell that may fail before anything is constructed."""
+    target = str(cfg.strategy._target_).rpartition(".")[2]
+    return {
+        "model": str(cfg.model.get("path")),
+        "data": cfg.data.name,
+        "strategy": target.lower(),
+        "label": target.lower(),
+    }
+
+
+def _failure(error: Exception) -> dict[str, str]:
+    """The exception as text, and nothing that would keep its tensors alive."""
+    cause = error
+    while type(cause).__module__.startswith("hydra") and cause.__cause__ is not None:  # instantiate wraps what it calls
+        cause = cause.__cause__  # type: ignore[assignment]
+    return {
+        "status": "oom" if isinstance(cause, torch.OutOfMemoryError) else "failed",
+        "error_type": type(cause).__name__,
+        "error_message": first_line(cause),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def _failed_rows(request: str, facts: dict[str, Any], failure: dict[str, str]) -> list[dict[str, Any]]:
+    shared = {name: value for name, value in facts.items() if name != "lengths"}
+    shared |= {"key": request, "finished": _now(), "status": failure["status"]}
+    shared |= {name: failure[name] for name in ("error_type", "error_message")}
+    shared |= {f"{package}_version": version for package, version in _versions().items()}
+    return [{**shared, "length": length} for length in facts.get("lengths", [None])]
+
+
+def _free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _with_absolute_paths(node: DictConfig) -> DictConfig:
+    """Relative paths mean the folder the command was given in, also when Hydra changes into the job's own."""
+    node = node.copy()
+    path = node.get("path")
+    if path and path not in PACKAGED and Path(to_absolute_path(path)).exists():
+        node.path = to_absolute_path(path)
+    return node
+
+
+def _class_name(strategy: xt.Strategy) -> str:
+    """A strategy's own name; with its module when it is not one of the package's."""
+    kind = type(strategy)
+    return strategy.name if kind.__module__.startswith("extrapolate.") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _versions() -> dict[str, str]:
+    """Releases whose change may change a number; the build (``+cpu``) is covered by the device."""
+    return {
+        "extrapolate": xt.__version__,
+        "torch": torch.__version__.partition("+")[0],
+        "transformers": transformers.__version__,
+    }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
