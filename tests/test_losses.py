@@ -72,8 +72,9 @@ def test_a_model_without_a_separable_head_is_asked_for_all_logits() -> None:
         def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
             return type("Output", (), {"logits": torch.zeros(*input_ids.shape, 10)})
 
-    found = xt.token_losses(Uniform(), torch.zeros(2, 5, dtype=torch.long))
-    torch.testing.assert_close(found, torch.full((2, 4), 10.0).log())
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    for model in (Uniform(), Uniform().forward):  # a module, or any callable
+        torch.testing.assert_close(xt.token_losses(model, ids), torch.full((2, 4), 10.0).log())
 
 
 def test_losses_of_a_prefix_do_not_depend_on_what_follows(tiny: Any) -> None:

@@ -116,17 +116,35 @@ def test_plain_and_shipped_are_bit_equal_to_the_unpatched_model(family: str) -> 
         assert (logits(model, ids) - stock).abs().max() > 0.05
 
 
-def test_shipped_is_bit_equal_where_the_checkpoint_ships_a_scaling_and_plain_replaces_it() -> None:
-    parameters = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
-    model, bare = tiny_model(rope_parameters=parameters, max_position_embeddings=256), tiny_model()
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        {"rope_type": "linear", "factor": 4.0, "original_max_position_embeddings": 64},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ],
+    ids=lambda scaling: scaling["rope_type"],
+)
+def test_shipped_is_bit_equal_where_the_checkpoint_ships_a_scaling_and_plain_replaces_it(
+    scaling: dict[str, Any],
+) -> None:
+    model = tiny_model(rope_parameters={**scaling, "rope_theta": 10000.0}, max_position_embeddings=256)
+    bare = tiny_model()
     ids = tokens(200)
     stock = logits(model, ids)
     with xt.patched(model, xt.Shipped()):
         assert torch.equal(logits(model, ids), stock)
     with xt.patched(model, xt.Plain()) as handle:
         assert torch.equal(logits(model, ids), logits(bare, ids))
+        assert not torch.equal(logits(model, ids), stock)
         assert handle.spec.pretrained_length == 64
-        assert handle.spec.shipped_type == "yarn"
+        assert handle.spec.shipped_type == scaling["rope_type"]
 
 
 def test_generate_runs_under_a_patch_and_uses_it() -> None:

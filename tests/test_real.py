@@ -1,5 +1,6 @@
 """The real model on real text: SmolLM2-135M on an annual message. Numbers measured once, kept in docs/ and the LOG."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,18 @@ def test_the_readme_shows_what_was_measured() -> None:
     assert [row[0] for row in shown] == ["plain", "linear ×4", "ntk ×4", "yarn ×4"]
     for label, *numbers in shown:
         assert numbers == [f"{at[label, length]:.2f}" for length in lengths], label
+
+
+def test_the_readmes_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.test_ledger import store
+
+    store(xt.Ledger(tmp_path / "results" / "quickstart"))
+    monkeypatch.chdir(tmp_path)
+    readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {"__name__": "readme"}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["nll"].shape == (1, names["input_ids"].shape[1] - 1)
+    assert len(names["table"]) == 2

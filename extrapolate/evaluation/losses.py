@@ -19,7 +19,11 @@ Progress = Callable[[float], None]
 
 @torch.no_grad()
 def token_losses(
-    model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None, *, progress: Progress | None = None
+    model: nn.Module | Callable[..., Any],
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Negative log-likelihood of each token given those before it.
 
@@ -29,7 +33,7 @@ def token_losses(
     put into evaluation mode meanwhile, so that no dropout is measured.
 
     Args:
-        model: a causal language model, patched or not.
+        model: a causal language model, patched or not; or any callable with ``input_ids=`` that returns ``.logits``.
         input_ids: (batch, length), at least two tokens.
         attention_mask: (batch, length), 0 where a token is padding; padding may be on the left or on the right.
         progress: told how many tokens are done.
@@ -45,6 +49,8 @@ def token_losses(
         raise EvaluationError(f"input_ids must be (batch, length) with length at least 2, got {tuple(input_ids.shape)}")
     if attention_mask is not None and not bool((attention_mask != 0).all()):
         return _padded(model, input_ids, attention_mask != 0, progress)
+    if not isinstance(model, nn.Module):  # anything that returns logits, such as a client of a served model
+        return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
     body = getattr(model, "base_model", model)
     input_ids = input_ids.to(_input_device(model))
     batch, length = input_ids.shape
@@ -76,7 +82,9 @@ def _losses(logits: Tensor, targets: Tensor) -> Tensor:
     return flat.view(targets.shape).cpu()
 
 
-def _padded(model: nn.Module, input_ids: Tensor, real: Tensor, progress: Progress | None) -> Tensor:
+def _padded(
+    model: nn.Module | Callable[..., Any], input_ids: Tensor, real: Tensor, progress: Progress | None
+) -> Tensor:
     """Roll each row's padding to the right, where no real token sees it, and put the losses back where they belong."""
     real = real.to(input_ids.device)
     batch, length = input_ids.shape
