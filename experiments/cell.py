@@ -28,6 +28,9 @@ from extrapolate.storage import digest
 
 log = logging.getLogger("extrapolate")
 
+HELD: dict[tuple[xt.Checkpoint, str], nn.Module] = {}
+"""The model in memory, at most one; the only state of a sweep's process."""
+
 REQUEST = ("model", "strategy", "data", "evaluation")
 
 
@@ -100,7 +103,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
             "pretrained_length": spec.pretrained_length,
         },
         "strategy": {"class": _class_name(strategy), "parameters": strategy.parameters()},
-        "data": [document.digest for document in documents],
+        "data": sorted(document.digest for document in documents),
         "evaluation": {**evaluation.identity(), "start_token_id": start_token_id},
         "versions": versions,
     }
@@ -152,10 +155,13 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     return {"outcome": "computed", "key": key, "label": strategy.label}
 
 
-@functools.lru_cache(maxsize=1)
-def _model(checkpoint: xt.Checkpoint, content: str) -> nn.Module:  # noqa: ARG001
+def _model(checkpoint: xt.Checkpoint, content: str) -> nn.Module:
     """The one model that this process holds: jobs of a sweep share it, another checkpoint or content replaces it."""
-    return checkpoint.model()
+    if (checkpoint, content) not in HELD:
+        HELD.clear()  # before loading: two models at once may not fit
+        _free_memory()
+        HELD[checkpoint, content] = checkpoint.model()
+    return HELD[checkpoint, content]
 
 
 @functools.lru_cache(maxsize=1)

@@ -99,6 +99,7 @@ def test_a_corpus_too_short_says_how_long_its_documents_are() -> None:
         ({"documents": 0}, "documents must be"),
         ({"documents": "2"}, "documents must be"),
         ({"names": "d1"}, "must be a list"),
+        ({"names": ["d0", "d0"]}, "lists a document twice"),
     ],
 )
 def test_bad_choices_are_refused_by_name(options: dict[str, Any], message: str) -> None:

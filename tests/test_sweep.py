@@ -39,7 +39,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def cell(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> Iterator[Compose]:
     """Compose the configuration of one cell the way the command line does."""
-    job._model.cache_clear()
+    job.HELD.clear()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
 
         def composed(*overrides: str) -> DictConfig:
@@ -165,6 +165,7 @@ def test_a_finished_cell_is_not_computed_again(cell: Compose) -> None:
         ["factor=4", "evaluation.batch_size=2"],
         ["factor=4", "evaluation.lengths=[256,16,64,16]"],
         ["factor=4", "data.names=[0.txt,1.txt]"],
+        ["factor=4", "data.names=[1.txt,0.txt]"],
         ["factor=4", "model.pretrained_length=64"],
         ["factor=4", "name=other"],
         ["factor=4", "+note=x"],
@@ -196,6 +197,18 @@ def test_whatever_can_change_the_number_makes_another_cell(cell: Compose, corpus
     assert job.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
 
 
+def test_a_damaged_cell_is_reported_and_computed_again_and_the_others_are_reused(tmp_path: Path, cell: Compose) -> None:
+    # case 58
+    keys = {name: job.run_cell(cell(f"strategy={name}"))["key"] for name in ("plain", "yarn")}
+    before = results(tmp_path).drop(columns=MEASURED)
+    file = tmp_path / "results" / "cells" / keys["yarn"] / "scores.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+    assert job.run_cell(cell("strategy=plain"))["outcome"] == "reused"
+    with pytest.warns(UserWarning, match=r"scores\.parquet has 100 bytes instead of .* computed again"):
+        assert job.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
+    pd.testing.assert_frame_equal(results(tmp_path).drop(columns=MEASURED), before)
+
+
 def test_plain_does_not_depend_on_the_factor(tmp_path: Path, cell: Compose) -> None:
     outcomes = [
         job.run_cell(cell(f"strategy={strategy}", f"factor={factor}"))["outcome"]
@@ -222,6 +235,7 @@ def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
     assert len(loads) == 1
     job.run_cell(cell("strategy=yarn", "factor=8", "model.dtype=bfloat16"))
     assert len(loads) == 2
+    assert len(job.HELD) == 1  # the earlier one was let go
 
 
 def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: Compose) -> None:

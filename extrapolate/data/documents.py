@@ -77,8 +77,10 @@ def load_documents(
         raise DataError(f"documents must be a whole number of at least 1, or null for all, got {documents!r}")
     if isinstance(names, str):
         raise DataError(f"names must be a list, got {names!r}; write names=[{names}]")
-    fingerprint = tokenizer_fingerprint(tokenizer)
     wanted = None if names is None else list(names)
+    if wanted is not None and len(set(wanted)) < len(wanted):
+        raise DataError(f"names lists a document twice: {wanted}")
+    fingerprint = tokenizer_fingerprint(tokenizer)
     found: dict[str, Document] = {}
     seen: list[tuple[str, int]] = []
     with tqdm(
