@@ -524,8 +524,9 @@ def test_gradients_flow_through_a_patched_model(tiny: Any) -> None:
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("gpt2", {}, "GPT2LMHeadModel has no rotary embedding|GPT2Config names no rope_theta"),
-        ("bloom", {}, "Bloom"),
+        ("gpt2", {}, "GPT2LMHeadModel has no rotary embedding that can be patched: looked for a module with"),
+        ("bloom", {}, "BloomForCausalLM has no rotary embedding"),
+        ("gptj", {"rotary_dim": 16}, "GPTJForCausalLM has no rotary embedding"),  # a sinusoidal table, not frequencies
         ("gemma3_text", {}, "layer type"),
         ("llama4_text", {"intermediate_size_mlp": 64}, "Llama4ForCausalLM: model.rotary_emb"),
     ],
@@ -540,6 +541,15 @@ def test_a_model_whose_seam_is_not_understood_is_refused_by_name_and_untouched(
     assert "\n" not in str(error.value)
     with pytest.raises(xt.ModelError, match=message), xt.patched(model, xt.Linear(factor=2)):
         pass
+    assert same(snapshot(model), before)
+
+
+def test_multi_section_rotary_is_refused() -> None:
+    parameters = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    model = tiny_model(rope_parameters=parameters)
+    before = snapshot(model)
+    with pytest.raises(xt.ModelError, match=r"LlamaConfig: multi-section rotary \(mrope_section=\[2, 3, 3\]\)"):
+        xt.patch(model, xt.Linear(factor=2))
     assert same(snapshot(model), before)
 
 

@@ -134,8 +134,8 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
         raise StrategyError(
             f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet"
         )
-    spec = read_spec(model.config, pretrained_length)
     seams = [_through(seam) for seam in _seams(model)]
+    spec = read_spec(model.config, pretrained_length)
     for seam in seams:
         _check_seam(model, spec, seam)
     replacements = {seam.name: PatchedRotary(strategy, spec, seam) for seam in seams}
