@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import pandas as pd
 import rich.box
 from hydra.experimental.callback import Callback
@@ -94,6 +93,8 @@ def draw(table: pd.DataFrame, results: Path) -> list[Path]:
     paths = [results / "scores.csv"]
     table.to_csv(paths[0], index=False)
     if table["length"].notna().any():
+        import matplotlib as mpl  # not before there is something to draw
+
         models = ", ".join(sorted(table["model"].dropna().unique()))
         corpora = ", ".join(sorted(table["data"].dropna().unique()))
         with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file

@@ -3,7 +3,9 @@
 Importing patches nothing and downloads nothing.
 """
 
-from extrapolate import plots
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from extrapolate.data import Document, HuggingFace, Local, Sotu, load_documents
 from extrapolate.errors import (
     DataError,
@@ -20,6 +22,9 @@ from extrapolate.results import Ledger, read_results
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies import NTK, Band, Frequencies, Linear, Plain, Shipped, Strategy, YaRN
 from extrapolate.version import __version__
+
+if TYPE_CHECKING:
+    from extrapolate import plots
 
 __all__ = [
     "NTK",
@@ -59,3 +64,10 @@ __all__ = [
     "token_losses",
     "unpatch",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import :mod:`extrapolate.plots` on first use: matplotlib is half a second that a sweep's start need not pay."""
+    if name == "plots":
+        return importlib.import_module("extrapolate.plots")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
