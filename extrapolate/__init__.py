@@ -20,27 +20,46 @@ from extrapolate.evaluation import Perplexity, Score, prefix_score, token_losses
 from extrapolate.models import Checkpoint, Patch, load_model, patch, patched, read_spec, unpatch
 from extrapolate.results import Ledger, read_results
 from extrapolate.rope import RopeSpec
-from extrapolate.strategies import NTK, Band, Frequencies, Linear, Plain, Shipped, Strategy, YaRN
+from extrapolate.strategies import (
+    ABF,
+    NTK,
+    Band,
+    DynamicLinear,
+    DynamicNTK,
+    Frequencies,
+    Linear,
+    Llama3,
+    NTKByParts,
+    Plain,
+    Shipped,
+    Strategy,
+    YaRN,
+)
 from extrapolate.version import __version__
 
 if TYPE_CHECKING:
     from extrapolate import plots
 
 __all__ = [
+    "ABF",
     "NTK",
     "Band",
     "Checkpoint",
     "DataError",
     "Document",
+    "DynamicLinear",
+    "DynamicNTK",
     "EvaluationError",
     "ExtrapolateError",
     "Frequencies",
     "HuggingFace",
     "Ledger",
     "Linear",
+    "Llama3",
     "LoadError",
     "Local",
     "ModelError",
+    "NTKByParts",
     "Patch",
     "Perplexity",
     "Plain",

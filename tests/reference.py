@@ -43,6 +43,29 @@ def yarn(rope: RopeSpec, factor: float, fast: float = 32, slow: float = 1, trunc
     return frequencies
 
 
+def by_turns(rope: RopeSpec, factor: float, few: float, many: float) -> list[float]:
+    """Pair by pair, by wavelength: short ones kept, long ones divided, a mix between that is linear in 1/wavelength."""
+    frequencies = []
+    for f in plain(rope):
+        wavelength = 2 * math.pi / f
+        if wavelength < rope.pretrained_length / many:
+            frequencies.append(f)
+        elif wavelength > rope.pretrained_length / few:
+            frequencies.append(f / factor)
+        else:
+            smooth = (rope.pretrained_length / wavelength - few) / (many - few)
+            frequencies.append((1 - smooth) * f / factor + smooth * f)
+    return frequencies
+
+
+def dynamic_ntk(rope: RopeSpec, factor: float, length: int) -> list[float]:
+    d = rope.rotary_dim
+    grown = rope.theta
+    if length > rope.pretrained_length:
+        grown *= (factor * length / rope.pretrained_length - (factor - 1)) ** (d / (d - 2))
+    return [math.pow(grown, -2 * i / d) for i in range(d // 2)]
+
+
 @torch.no_grad()
 def brute_force_logits(
     model: Any, ids: Tensor, inv_freq: list[float], attention_factor: float = 1.0, relative: Tensor | None = None

@@ -22,12 +22,14 @@ class Row:
         frequencies: closed form in Python floats.
         attention_factor: expected value.
         native: transformers' rope_parameters for the same method, without theta; None where it has none.
+        lengths: at how many times the pretrained length it is compared; beyond 1 where only then it does something.
     """
 
     strategy: xt.Strategy
     frequencies: Callable[[RopeSpec], list[float]]
     attention_factor: float = 1.0
     native: dict[str, Any] | None = None
+    lengths: float = 1
 
     @property
     def id(self) -> str:
@@ -59,6 +61,30 @@ def _yarn(expected_factor: float, /, **fields: Any) -> Row:
     )
 
 
+def _llama3(**fields: float) -> Row:
+    names = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0} | fields
+    return Row(
+        xt.Llama3(**fields),
+        lambda rope: reference.by_turns(rope, *names.values()),
+        # at factor 32 transformers' own float32 ramp is up to 2e-6 off float64 for some head sizes
+        native={"rope_type": "llama3", **names} if names["factor"] <= 8 else None,
+    )
+
+
+def _by_parts(**fields: float) -> Row:
+    names = {"factor": 4.0, "alpha": 1.0, "beta": 32.0} | fields
+    return Row(xt.NTKByParts(**fields), lambda rope: reference.by_turns(rope, *names.values()))
+
+
+def _dynamic_ntk(factor: float, lengths: float) -> Row:
+    return Row(
+        xt.DynamicNTK(factor=factor),
+        lambda rope: reference.dynamic_ntk(rope, factor, int(lengths * rope.pretrained_length)),
+        native={"rope_type": "dynamic", "factor": factor},
+        lengths=lengths,
+    )
+
+
 TABLE = (
     Row(xt.Plain(), reference.plain, native={"rope_type": "default"}),
     Row(xt.Shipped(), reference.plain, native={"rope_type": "default"}),
@@ -75,6 +101,27 @@ TABLE = (
     _yarn(0.9, factor=4.0, attention_factor=0.9),
     # DeepSeek: m(k) = 0.1·k·ln 40 + 1, m(1) = 1.3688879454, m(0.707) = 1.2608037774
     _yarn(1.0857263993, factor=40.0, mscale=1.0, mscale_all_dim=0.707),
+    *(
+        Row(xt.ABF(base=base), lambda rope, base=base: reference.plain(RopeSpec(rope.rotary_dim, base, 1)))  # type: ignore[misc]
+        for base in (2e4, 5e5, 1e6)
+    ),
+    *(
+        _by_parts(**fields)
+        for fields in ({"factor": 4.0}, {"factor": 16.0}, {"factor": 4.0, "alpha": 2.0, "beta": 8.0})
+    ),
+    *(
+        _llama3(**fields)
+        for fields in (
+            {"factor": 8.0},
+            {"factor": 32.0},
+            {"factor": 8.0, "low_freq_factor": 2.0, "high_freq_factor": 8.0},
+        )
+    ),
+    *(_dynamic_ntk(s, lengths) for s in (1.0, 2.0, 4.0) for lengths in (0.5, 1, 2, 4.5)),
+    *(
+        Row(xt.DynamicLinear(), lambda rope, n=n: reference.linear(rope, max(1, n)), lengths=n)  # type: ignore[misc]
+        for n in (0.5, 1, 2, 4.5)
+    ),
 )
 
 GOLDEN: tuple[tuple[xt.Strategy, RopeSpec, dict[int, float], float], ...] = (
@@ -104,6 +151,15 @@ GOLDEN: tuple[tuple[xt.Strategy, RopeSpec, dict[int, float], float], ...] = (
         },
         7.3652348,
     ),
+    # by-parts with the paper's ramp
+    (xt.NTKByParts(factor=16), RopeSpec(128, 1e4, 4096), {32: 0.0022940483}, 7.2961465),
+    (
+        xt.Llama3(factor=8),
+        RopeSpec(128, 5e5, 8192),
+        {24: 0.0072926651, 30: 0.0013718937, 31: 8.5675146e-4, 32: 5.2484602e-4, 40: 3.4281024e-5, 63: 3.0689259e-7},
+        5.3860583,
+    ),
+    (xt.Llama3(factor=32), RopeSpec(128, 5e5, 8192), {}, 5.3851823),
     (xt.YaRN(factor=16, truncate=False), RopeSpec(128, 1e4, 4096), {}, 7.3713719),
     (
         xt.YaRN(factor=4),

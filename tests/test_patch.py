@@ -88,15 +88,21 @@ def test_logits_equal_the_brute_force_reference(family: str, strategy: xt.Strate
         (xt.YaRN(factor=4), {"rope_type": "yarn", "factor": 4.0}),
         (xt.YaRN(factor=4, attention_factor=0.9), {"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.9}),
         (xt.YaRN(factor=4, truncate=False), {"rope_type": "yarn", "factor": 4.0, "truncate": False}),
+        (
+            xt.Llama3(factor=8),
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+        ),
+        (xt.DynamicNTK(factor=2), {"rope_type": "dynamic", "factor": 2.0}),
     ],
-    ids=["linear", "yarn", "yarn-attention_factor", "yarn-truncate"],
+    ids=["linear", "yarn", "yarn-attention_factor", "yarn-truncate", "llama3", "dynamic_ntk"],
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_transformers_own_scaling(family: str, strategy: xt.Strategy, native: dict[str, Any]) -> None:
     parameters = {**native, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
     ids = tokens(200)
     # half as sharp as elsewhere: at 8 both are 2e-5 from the float64 reference, which is float32 and not a difference
-    native_model = tiny_model(family, rope_parameters=parameters, max_position_embeddings=256, sharpen=4)
+    declared = 64 if native["rope_type"] == "dynamic" else 256  # where the dynamic type takes its L from
+    native_model = tiny_model(family, rope_parameters=parameters, max_position_embeddings=declared, sharpen=4)
     model = tiny_model(family, sharpen=4)
     expected, stock = logits(native_model, ids), logits(model, ids)
     with xt.patched(model, strategy):
@@ -594,17 +600,29 @@ class Stretch(xt.Strategy):
 
 def test_a_length_dependent_strategy_follows_each_call_and_each_row(tiny: Any) -> None:
     spec = RopeSpec(16, 1e4, 64)
-    with xt.patched(tiny, Stretch()) as handle:
-        assert handle.varies_with_length
-        for length in (32, 64, 256, 128, 65, 64):
-            ids = tokens(length)
-            expected = [f / max(1, length / 64) for f in reference.plain(spec)]
-            brute = reference.brute_force_logits(tiny, ids[0], expected)
-            torch.testing.assert_close(logits(tiny, ids)[0].double(), brute, rtol=0, atol=5e-4)
+    # case 10: whatever was computed before, a call's frequencies follow its own length alone
+    for strategy, closed in (
+        (Stretch(), lambda n: [f / max(1, n / 64) for f in reference.plain(spec)]),
+        (xt.DynamicNTK(factor=2), lambda n: reference.dynamic_ntk(spec, 2, n)),
+    ):
+        with xt.patched(tiny, strategy) as handle:
+            assert handle.varies_with_length
+            for length in (32, 64, 256, 128, 65, 64, 63, 100):
+                ids = tokens(length)
+                brute = reference.brute_force_logits(tiny, ids[0], closed(length))
+                torch.testing.assert_close(logits(tiny, ids)[0].double(), brute, rtol=0, atol=1e-4)
+    with xt.patched(tiny, Stretch()):
         positions = torch.stack([torch.arange(128), torch.arange(128).clamp(max=63)])
         cos, _ = rotary(tiny)(torch.zeros(2, 1, 1), positions)
         assert torch.allclose(cos[0, 100, :8], (100 * spec.shipped.inv_freq / 2).cos())
         assert torch.allclose(cos[1, 50, :8], (50 * spec.shipped.inv_freq).cos())
+
+
+def test_a_long_text_changes_nothing_for_the_short_one_after_it(tiny: Any) -> None:
+    # case 10
+    with xt.patched(tiny, xt.DynamicNTK(factor=2)):
+        first, _, again = (xt.token_losses(tiny, tokens(n)) for n in (65, 256, 65))
+    assert torch.equal(first, again)
 
 
 def test_a_length_dependent_strategy_refuses_keys_cached_at_another_length(tiny: Any) -> None:

@@ -54,7 +54,7 @@ def close(found: torch.Tensor, expected: Any) -> None:
 @pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)
 def test_frequencies_equal_the_closed_form(row: Row, spec: RopeSpec) -> None:
-    found = row.strategy.frequencies(spec, spec.pretrained_length)
+    found = row.strategy.frequencies(spec, int(row.lengths * spec.pretrained_length))
     close(found.inv_freq, row.frequencies(spec))
     assert found.attention_factor == pytest.approx(row.attention_factor, rel=1e-9)
 
@@ -69,15 +69,18 @@ def test_frequencies_equal_transformers_own(row: Row, spec: RopeSpec) -> None:
     else:
         config = LlamaConfig(
             head_dim=spec.rotary_dim,
-            max_position_embeddings=int(spec.pretrained_length * row.native["factor"]),
+            # the dynamic type takes its L from here, the others from original_max_position_embeddings
+            max_position_embeddings=spec.pretrained_length
+            * (1 if row.native["rope_type"] == "dynamic" else int(row.native["factor"])),
             rope_parameters={
                 **row.native,
                 "rope_theta": spec.theta,
                 "original_max_position_embeddings": spec.pretrained_length,
             },
         )
-        expected, factor = ROPE_INIT_FUNCTIONS[row.native["rope_type"]](config, device="cpu")
-    found = row.strategy.frequencies(spec, spec.pretrained_length)
+        length = int(row.lengths * spec.pretrained_length)
+        expected, factor = ROPE_INIT_FUNCTIONS[row.native["rope_type"]](config, "cpu", seq_len=length)
+    found = row.strategy.frequencies(spec, int(row.lengths * spec.pretrained_length))
     close(found.inv_freq, expected)
     assert found.attention_factor == pytest.approx(factor, rel=1e-9)
 
@@ -130,7 +133,7 @@ def test_shipped_is_plain_bit_for_bit_where_the_checkpoint_ships_no_scaling(spec
     assert xt.Shipped().frequencies(spec, 1).equal(xt.Plain().frequencies(spec, 1))
 
 
-@given(spec_of, factor_of, st.sampled_from([xt.Linear, xt.NTK, xt.YaRN]))
+@given(spec_of, factor_of, st.sampled_from([xt.Linear, xt.NTK, xt.YaRN, xt.NTKByParts, xt.Llama3]))
 def test_pairs_slow_down_by_1_to_s_and_never_less_at_longer_wavelengths(
     spec: RopeSpec, factor: float, kind: type[Any]
 ) -> None:
@@ -188,6 +191,42 @@ def test_a_strategy_is_a_pure_function_of_spec_and_length(kind: type[xt.Strategy
     assert first.inv_freq.dtype == torch.float32
 
 
+@given(spec_of, factor_of)
+def test_llama3_is_by_parts_between_1_and_4_turns(spec: RopeSpec, factor: float) -> None:
+    by_parts = xt.NTKByParts(factor=factor, alpha=1, beta=4)
+    assert xt.Llama3(factor=factor).frequencies(spec, 1).equal(by_parts.frequencies(spec, 1))
+
+
+def test_llama_3_2_slows_pairs_as_published() -> None:
+    # case 8: theta 5e5, d 64, s 32, L 8192
+    spec = RopeSpec(64, 5e5, 8192)
+    slower = xt.Plain().frequencies(spec, 1).inv_freq / xt.Llama3(factor=32).frequencies(spec, 1).inv_freq
+    torch.testing.assert_close(slower[15:18], torch.tensor([1.651, 3.292, 9.667]), rtol=3e-4, atol=0)
+    assert (slower[:15] == 1).all()
+    close(slower[18:], [32.0] * 14)
+
+
+@pytest.mark.parametrize(("length", "base"), [(65, 10357.933), (96, 22081.790), (128, 35097.924), (256, 92432.847)])
+def test_the_dynamic_base_is_the_published_one(length: int, base: float) -> None:
+    # case 6: d 16, theta 1e4, L 64, s 2
+    found = xt.DynamicNTK(factor=2).frequencies(RopeSpec(16, 1e4, 64), length).inv_freq
+    close(found, [base ** (-2 * i / 16) for i in range(8)])
+
+
+@given(spec_of, factor_of, st.floats(1, 32))
+def test_dynamic_forms_are_plain_up_to_the_pretrained_length_and_meet_the_fixed_ones_at_the_target(
+    spec: RopeSpec, factor: float, times: float
+) -> None:
+    plain = xt.Plain().frequencies(spec, 1)
+    for strategy in (xt.DynamicNTK(factor=factor), xt.DynamicLinear()):
+        for length in (1, spec.pretrained_length // 2, spec.pretrained_length):
+            assert strategy.frequencies(spec, length).equal(plain)
+    length = int(times * spec.pretrained_length)
+    exact = length / spec.pretrained_length
+    assert xt.DynamicNTK(factor=1).frequencies(spec, length).equal(xt.NTK(factor=exact).frequencies(spec, 1))
+    assert xt.DynamicLinear().frequencies(spec, length).equal(xt.Linear(factor=exact).frequencies(spec, 1))
+
+
 # Fields
 
 
@@ -201,6 +240,14 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "yarn.attention_factor": (None, 1.0),
     "yarn.mscale": (1.0, 0.5),
     "yarn.mscale_all_dim": (0.7, 0.5),
+    "abf.base": (5e5, 1e6),
+    "ntk_by_parts.factor": (2, 3),
+    "ntk_by_parts.alpha": (1, 2),
+    "ntk_by_parts.beta": (32, 16),
+    "llama3.factor": (2, 3),
+    "llama3.low_freq_factor": (1, 2),
+    "llama3.high_freq_factor": (4, 8),
+    "dynamic_ntk.factor": (2, 3),
 }
 
 
@@ -212,11 +259,11 @@ def test_every_field_changes_something() -> None:
     for name, values in SETTINGS.items():
         field = name.partition(".")[2]
         others = {"mscale": 1.0, "mscale_all_dim": 0.7} if field.startswith("mscale") else {}
-        a, b = (fields[name](**{**others, field: value}).frequencies(spec, 1) for value in values)
+        a, b = (fields[name](**{**others, field: value}).frequencies(spec, 4 * 4096) for value in values)
         assert not a.equal(b), name
 
 
-@pytest.mark.parametrize("kind", [xt.Linear, xt.NTK, xt.YaRN])
+@pytest.mark.parametrize("kind", [xt.Linear, xt.NTK, xt.YaRN, xt.NTKByParts, xt.Llama3, xt.DynamicNTK])
 @pytest.mark.parametrize("value", [0.5, 0, -1, "4", math.nan, math.inf, None, True, [4]])
 def test_a_factor_that_is_no_number_of_at_least_1_is_refused_by_name(kind: type[Any], value: Any) -> None:
     with pytest.raises(xt.StrategyError, match="factor must be a number of at least 1, got ") as error:
@@ -239,6 +286,21 @@ def test_a_factor_that_is_no_number_of_at_least_1_is_refused_by_name(kind: type[
 def test_yarn_refuses_settings_that_cannot_act(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(xt.StrategyError, match=message):
         xt.YaRN(**fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (xt.Llama3, {"low_freq_factor": 4, "high_freq_factor": 4}, "high_freq_factor must be above low_freq_factor"),
+        (xt.NTKByParts, {"alpha": 32, "beta": 32}, "beta must be above alpha"),
+        (xt.ABF, {"base": 1}, "base must be a number above 1"),
+        (xt.ABF, {"base": math.nan}, "base must be a number above 1"),
+    ],
+)
+def test_settings_that_cannot_act_are_refused(kind: type[Any], fields: dict[str, Any], message: str) -> None:
+    # case 8: low == high would divide by zero
+    with pytest.raises(xt.StrategyError, match=message):
+        kind(**fields)
 
 
 def test_an_unknown_field_is_refused() -> None:

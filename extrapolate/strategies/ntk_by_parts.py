@@ -1,0 +1,49 @@
+"""NTK-by-parts: interpolate pairs by how many turns they made in training."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from extrapolate.errors import StrategyError
+from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
+from extrapolate.strategies.base import Strategy, number
+
+
+def blend_by_turns(rope: RopeSpec, factor: float, alpha: float, beta: float) -> Frequencies:
+    """``(1-g)·f/s + g·f`` where g rises from 0 to 1 as a pair's turns in training rise from alpha to beta."""
+    plain = base_frequencies(rope.theta, rope.rotary_dim).double()  # from float32: kept pairs round back bit for bit
+    # the ramp from the exact ladder: near its slow end a float32 ladder's error would grow by the factor
+    exact = rope.theta ** (-torch.arange(0, rope.rotary_dim, 2, dtype=torch.float64) / rope.rotary_dim)
+    turns = rope.pretrained_length * exact / (2 * math.pi)
+    keep = ((turns - alpha) / (beta - alpha)).clamp(0, 1)
+    return Frequencies(((1 - keep) * (plain / factor) + keep * plain).float())
+
+
+@dataclass(frozen=True)
+class NTKByParts(Strategy):
+    """NTK-by-parts as the YaRN paper has it: a ramp over turns made in training, no temperature.
+
+    Source: Peng et al. 2023, arXiv 2309.00071, Eq. 17-19. :class:`YaRN` ramps over the dimension index instead.
+
+    Args:
+        factor: s, at least 1.
+        alpha: pairs with fewer turns than this in training are divided by s.
+        beta: pairs with more turns are kept.
+    """
+
+    name: ClassVar[str] = "ntk_by_parts"
+    factor: float = 4.0
+    alpha: float = 1.0
+    beta: float = 32.0
+
+    def __post_init__(self) -> None:
+        number(self, "factor", minimum=1)
+        alpha, beta = number(self, "alpha", above=0), number(self, "beta", above=0)
+        if beta <= alpha:
+            raise StrategyError(f"ntk_by_parts: beta must be above alpha, got alpha={alpha:g}, beta={beta:g}")
+
+    def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
+        """``(1-g)·f/s + g·f`` with ``g = clip((L/lambda - alpha) / (beta - alpha), 0, 1)``."""
+        return blend_by_turns(rope, self.factor, self.alpha, self.beta)
