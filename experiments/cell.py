@@ -91,7 +91,6 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         progress=cfg.progress,
     )
     start_token_id = evaluation.start_token_id(tokenizer)
-    versions = _versions()
     identity = {
         "model": {
             "digest": content,
@@ -105,7 +104,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         "strategy": {"class": _class_name(strategy), "parameters": strategy.parameters()},
         "data": sorted(document.digest for document in documents),
         "evaluation": {**evaluation.identity(), "start_token_id": start_token_id},
-        "versions": versions,
+        "versions": _versions(),
     }
     key = cell_key(identity)
     if ledger.finished(key):
@@ -129,24 +128,18 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         seconds = time.perf_counter() - started
     scores = evaluation.scores(losses)
     facts.pop("lengths")
-    attention_factor = strategy.frequencies(spec, spec.pretrained_length).attention_factor
-    rows = [
-        {
-            **facts,
-            "key": key,
-            "status": "nonfinite" if score.nonfinite else "ok",
-            "attention_factor": attention_factor,
-            "data_digest": digest(identity["data"]),
-            "document_names": json_text([document.name for document in documents]),
-            **vars(score),
-            "seconds": seconds,
-            "tokens_per_second": sum(losses) * len(documents) / seconds,
-            "peak_memory_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
-            "finished": _now(),
-            **{f"{package}_version": version for package, version in versions.items()},
-        }
-        for score in scores
-    ]
+    shared = {
+        **facts,
+        **_stamp(),
+        "key": key,
+        "attention_factor": strategy.frequencies(spec, spec.pretrained_length).attention_factor,
+        "data_digest": digest(identity["data"]),
+        "document_names": json_text([document.name for document in documents]),
+        "seconds": seconds,
+        "tokens_per_second": sum(losses) * len(documents) / seconds,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+    }
+    rows = [{**shared, **vars(score), "status": "nonfinite" if score.nonfinite else "ok"} for score in scores]
     ledger.write(identity, rows, losses)
     bad = [score.length for score in scores if score.nonfinite]
     if bad:
@@ -200,9 +193,7 @@ def _failure(error: Exception) -> dict[str, str]:
 
 def _failed_rows(request: str, facts: dict[str, Any], failure: dict[str, str]) -> list[dict[str, Any]]:
     shared = {name: value for name, value in facts.items() if name != "lengths"}
-    shared |= {"key": request, "finished": _now(), "status": failure["status"]}
-    shared |= {name: failure[name] for name in ("error_type", "error_message")}
-    shared |= {f"{package}_version": version for package, version in _versions().items()}
+    shared |= {"key": request, **_stamp(), **{n: failure[n] for n in ("status", "error_type", "error_message")}}
     return [{**shared, "length": length} for length in facts.get("lengths", [None])]
 
 
@@ -236,5 +227,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+def _stamp() -> dict[str, str]:
+    """When a row was made, and with which releases."""
+    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"finished": finished, **{f"{package}_version": version for package, version in _versions().items()}}

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 import extrapolate as xt
-from experiments.summary import draw, print_incomparable, print_omissions, terminal_table
+from experiments.summary import draw, print_paths, print_scores
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="plot")
@@ -25,11 +25,8 @@ def main(cfg: DictConfig) -> None:
         raise SystemExit(f"error: {error}") from error
     if table.empty:
         raise SystemExit(f"error: {results} holds no cells; run a sweep first")
-    console.print(terminal_table(table))
-    print_omissions(console, table)
-    print_incomparable(console, table)
-    for path in draw(table, results):
-        console.print(str(path), soft_wrap=True, highlight=False)
+    print_scores(console, table)
+    print_paths(console, draw(table, results))
 
 
 if __name__ == "__main__":

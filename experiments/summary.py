@@ -73,17 +73,14 @@ def report(results: Path, jobs: list[dict[str, Any]]) -> int:
         console.print(f"[yellow]{escape(str(note.message))}[/yellow]")
     counts = Counter(job["outcome"] for job in jobs)
     if not table.empty:
-        console.print(terminal_table(table))
-        print_omissions(console, table)
-        print_incomparable(console, table)
+        print_scores(console, table)
     for job in jobs:
         if job["outcome"] == "failed":
             console.print(
                 f"[red]failed[/red] {escape(job['label'])}: {escape(job['error_type'])}: {escape(job['error_message'])}"
             )
     console.print(f"{counts['computed']} computed, {counts['reused']} reused, {counts['failed']} failed")
-    for path in draw(table, results):
-        console.print(str(path), soft_wrap=True, highlight=False)
+    print_paths(console, draw(table, results))
     return counts["failed"]
 
 
@@ -124,6 +121,19 @@ def terminal_table(table: pd.DataFrame) -> Table:
     for name, row in scores.iterrows():
         out.add_row(escape(str(name)), *[number(row[length]) for length in lengths])
     return out
+
+
+def print_scores(console: Console, table: pd.DataFrame) -> None:
+    """The table, and what it cannot show."""
+    console.print(terminal_table(table))
+    print_omissions(console, table)
+    print_incomparable(console, table)
+
+
+def print_paths(console: Console, paths: list[Path]) -> None:
+    """One path a line, unbroken, so that it can be copied."""
+    for path in paths:
+        console.print(str(path), soft_wrap=True, highlight=False)
 
 
 def print_omissions(console: Console, table: pd.DataFrame) -> None:

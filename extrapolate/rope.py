@@ -94,13 +94,17 @@ def base_frequencies(theta: float, rotary_dim: int) -> Tensor:
     return 1.0 / (theta**exponent)
 
 
+def _phases(frequencies: Frequencies, positions: Tensor) -> Tensor:
+    """Angle of every pair at ``positions`` (..., T): (..., T, d/2) float32, whatever the model's dtype is."""
+    return positions[..., None].to(torch.float32) * frequencies.inv_freq.to(positions.device)
+
+
 def cos_sin(frequencies: Frequencies, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every pair's phase at ``positions`` (..., T), each (..., T, d/2) float32.
 
-    Phases are formed in float32 whatever the model's dtype is, and both tables carry the attention factor.
+    Both carry the attention factor.
     """
-    inv_freq = frequencies.inv_freq.to(positions.device)
-    phases = positions[..., None].to(torch.float32) * inv_freq  # (..., T, d/2)
+    phases = _phases(frequencies, positions)
     return phases.cos() * frequencies.attention_factor, phases.sin() * frequencies.attention_factor
 
 
@@ -131,8 +135,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "half_split") -
 
 def unit_circle(frequencies: Frequencies, positions: Tensor) -> Tensor:
     """The table ``a·e^(j m f_i)`` that Llama's first release precomputed: (..., T, d/2) complex64."""
-    inv_freq = frequencies.inv_freq.to(positions.device)
-    phases = positions[..., None].to(torch.float32) * inv_freq
+    phases = _phases(frequencies, positions)
     return torch.polar(torch.full_like(phases, frequencies.attention_factor), phases)
 
 

@@ -63,18 +63,21 @@ def settings(tmp_path: Path, checkpoint: Path, corpus: Path) -> list[str]:
     ]
 
 
-def run(folder: Path, *arguments: str, check: int | None = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, module: str = "experiments.sweep") -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+
+
+def run(
+    folder: Path, *arguments: str, module: str = "experiments.sweep", check: int = 0
+) -> subprocess.CompletedProcess[str]:
     """The command as a user gives it, from a folder of their own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.sweep", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        **options,
+        command(*arguments, module=module), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
-    assert check is None or done.returncode == check, done.stdout + done.stderr
+    assert done.returncode == check, done.stdout + done.stderr
     return done
 
 
@@ -402,11 +405,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
     assert "6 computed, 0 reused, 0 failed" in whole.stdout
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.sweep", *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        command(*arguments), cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     cells = tmp_path / "results" / "cells"
     deadline = time.monotonic() + 120
@@ -425,26 +424,11 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
 
 def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose) -> None:
     job.run_cell(cell("strategy=plain"))
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.plot", "results=results"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run(tmp_path, "results=results", module="experiments.plot")
     assert "plain" in done.stdout
     assert (tmp_path / "results" / "perplexity_by_length.svg").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"results", "texts"}  # no log folders
     for folder in ("nowhere", "texts"):
-        wrong = subprocess.run(
-            [sys.executable, "-m", "experiments.plot", f"results={folder}"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert wrong.returncode == 1
+        wrong = run(tmp_path, f"results={folder}", module="experiments.plot", check=1)
         assert wrong.stderr.startswith("error: ")
         assert wrong.stderr.count("\n") == 1

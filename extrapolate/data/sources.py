@@ -59,16 +59,14 @@ class Local:
             raise DataError(f"data path {self.path!r} does not exist (looked in {Path.cwd()})")
         if not files:
             raise DataError(f"data path {self.path!r} holds no {', '.join(SUFFIXES)} file")
-        documents = (
-            item for file in files for item in self._read(file, file.relative_to(root) if file != root else file)
-        )
+        named = ((file, str(file.relative_to(root)) if root.is_dir() else file.name) for file in files)
+        documents = (document for file, name in named for document in self._read(file, name))
         if seed is None:
             yield from documents
         else:
             yield from _shuffled(list(documents), seed)
 
-    def _read(self, file: Path, shown: Path) -> Iterator[tuple[str, str]]:
-        name = str(shown) if shown != file else file.name
+    def _read(self, file: Path, name: str) -> Iterator[tuple[str, str]]:
         if file.suffix == ".jsonl":
             with file.open(encoding="utf-8") as lines:
                 for number, line in enumerate(lines):
@@ -77,7 +75,10 @@ class Local:
                             row = json.loads(line)
                         except json.JSONDecodeError as error:
                             raise DataError(f"{file}, line {number + 1}: not JSON ({error})") from error
-                        yield f"{name}:{number}", self._text(row, file)
+                        if not isinstance(row, dict) or self.column not in row:
+                            has = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+                            raise DataError(f"{file} has no column {self.column!r}; it has {has}")
+                        yield f"{name}:{number}", _string(row[self.column], f"{file}, column {self.column!r}")
         elif file.suffix == ".parquet":
             number = 0
             try:
@@ -88,19 +89,13 @@ class Local:
                 raise DataError(f"{file} has no column {self.column!r}; it has {', '.join(table.schema_arrow.names)}")
             for batch in table.iter_batches(batch_size=64, columns=[self.column]):
                 for value in batch.column(0).to_pylist():
-                    yield f"{name}:{number}", self._text({self.column: value}, file)
+                    yield f"{name}:{number}", _string(value, f"{file}, column {self.column!r}")
                     number += 1
         else:
             try:
                 yield name, file.read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
                 raise DataError(f"{file} is not UTF-8 text: {error}") from error
-
-    def _text(self, row: Any, file: Path) -> str:
-        if not isinstance(row, dict) or self.column not in row:
-            has = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-            raise DataError(f"{file} has no column {self.column!r}; it has {has}")
-        return _string(row[self.column], f"{file}, column {self.column!r}")
 
 
 @dataclass(frozen=True)

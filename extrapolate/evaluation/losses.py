@@ -51,21 +51,23 @@ def token_losses(
         return _padded(model, input_ids, attention_mask != 0, progress)
     if not isinstance(model, nn.Module):  # anything that returns logits, such as a client of a served model
         return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
+    with _evaluating(model):
+        return _by_slices(model, input_ids.to(_input_device(model)), progress)
+
+
+def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -> Tensor:
+    """Body once, head in slices; the whole at once for a model whose body and head cannot be told apart."""
     body = getattr(model, "base_model", model)
-    input_ids = input_ids.to(_input_device(model))
     batch, length = input_ids.shape
-    with _evaluating(model), _counted(body, batch * length, progress):
-        if body is model:  # a model without a separable head
-            return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
-        output = body(input_ids=input_ids, use_cache=False, return_dict=True)
-    if not hasattr(output, "last_hidden_state"):  # a wrapper whose "base model" still has its head
+    with _counted(body, batch * length, progress):
+        output = body(input_ids=input_ids, use_cache=False, **({} if body is model else {"return_dict": True}))
+    if hasattr(output, "logits"):  # no separable head, or a wrapper whose "base model" still has its own
         return _losses(output.logits[:, :-1], input_ids[:, 1:])
     hidden = output.last_hidden_state  # (batch, length, hidden)
     losses = torch.empty(batch, length - 1)
     config: Any = model.config
-    vocabulary = config.get_text_config().vocab_size
-    step = max(1, LOGITS_AT_ONCE // (batch * vocabulary))
-    with _evaluating(model), _replaying(model, output) as replay:
+    step = max(1, LOGITS_AT_ONCE // (batch * config.get_text_config().vocab_size))
+    with _replaying(model, output) as replay:
         for start in range(0, length - 1, step):
             stop = min(start + step, length - 1)
             replay.hidden = hidden[:, start:stop]

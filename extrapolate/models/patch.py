@@ -3,15 +3,17 @@
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from extrapolate.errors import ModelError, StrategyError, first_line
-from extrapolate.models.families import RotarySeam, TableForm, deviation, expand, find_rotary, read_spec
-from extrapolate.rope import Frequencies, RopeSpec, base_frequencies, cos_sin
+from extrapolate.models.families import RotarySeam, deviation, expand, find_rotary, read_spec
+from extrapolate.rope import Frequencies, RopeSpec, cos_sin
 from extrapolate.strategies.base import Strategy
+from extrapolate.strategies.plain import Plain
 
 BUFFER_TOLERANCE = 0.01
 """A found buffer further than this from the config's frequencies is reported; rounding to bfloat16 stays below."""
@@ -28,16 +30,14 @@ class PatchedRotary(nn.Module):
         super().__init__()
         self.strategy = strategy
         self.spec = spec
-        self.form: TableForm = seam.form
-        self.casts = seam.casts
-        self._original = (seam.module,)  # in a tuple: a plain attribute, not a submodule
+        self.seam = seam  # a plain attribute: the original module in it is no submodule
         self.varies = strategy.varies_with_length(spec)
         self._at_pretrained_length = strategy.frequencies(spec, spec.pretrained_length)
 
     @property
     def original(self) -> nn.Module:
         """The module that the checkpoint came with."""
-        return self._original[0]
+        return self.seam.module
 
     @property
     def inv_freq(self) -> Tensor:
@@ -65,8 +65,8 @@ class PatchedRotary(nn.Module):
             cos, sin = self._tables_by_row(position_ids)
         else:
             cos, sin = cos_sin(self._at_pretrained_length, position_ids.to(x.device))
-        dtype = x.dtype if self.casts else cos.dtype
-        return expand(cos, self.form).to(x.device, dtype), expand(sin, self.form).to(x.device, dtype)
+        dtype, form = x.dtype if self.seam.casts else cos.dtype, self.seam.form
+        return expand(cos, form).to(x.device, dtype), expand(sin, form).to(x.device, dtype)
 
     def _tables_by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
@@ -93,11 +93,12 @@ class Patch:
         varies_with_length: whether a text's length changes the frequencies; then each length needs its own pass.
     """
 
-    def __init__(self, model: nn.Module, strategy: Strategy, spec: RopeSpec) -> None:
+    def __init__(self, model: nn.Module, strategy: Strategy, spec: RopeSpec, before: Mapping[str, nn.Module]) -> None:
         self.model = model
         self.strategy = strategy
         self.spec = spec
         self.varies_with_length = strategy.varies_with_length(spec)
+        self._before = before  # what stood in the seams when this patch came
         self._restored = False
 
     def restore(self) -> None:
@@ -105,6 +106,11 @@ class Patch:
         if not self._restored:
             unpatch(self.model)
             self._restored = True
+
+    def _undo(self) -> None:
+        """Put back what stood there before this patch, which may be an earlier one."""
+        _install(self.model, self._before)
+        self._restored = True
 
 
 def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None) -> Patch:
@@ -134,7 +140,7 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
         raise StrategyError(
             f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet"
         )
-    seams = [_through(seam) for seam in _seams(model)]
+    seams = _seams(model)
     spec = read_spec(model.config, pretrained_length)
     for seam in seams:
         _check_seam(model, spec, seam)
@@ -146,7 +152,7 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
     except BaseException:
         _install(model, before)
         raise
-    return Patch(model, strategy, spec)
+    return Patch(model, strategy, spec, before)
 
 
 @contextlib.contextmanager
@@ -155,14 +161,11 @@ def patched(model: nn.Module, strategy: Strategy, *, pretrained_length: int | No
 
     Arguments and errors are those of :func:`patch`.
     """
-    names = [seam.name for seam in _seams(model)]
-    entry = _installed(model, names)
     handle = patch(model, strategy, pretrained_length=pretrained_length)
     try:
         yield handle
     finally:
-        _install(model, entry)
-        handle._restored = True
+        handle._undo()
 
 
 def unpatch(model: nn.Module) -> None:
@@ -171,20 +174,9 @@ def unpatch(model: nn.Module) -> None:
 
 
 def _seams(model: nn.Module) -> list[RotarySeam]:
-    """The rotary modules in place now, patched ones included."""
-    ours = [
-        RotarySeam(name, m, m.inv_freq.numel(), m.form, m.casts)
-        for name, m in model.named_modules()
-        if isinstance(m, PatchedRotary)
-    ]
-    return ours or find_rotary(model)
-
-
-def _through(seam: RotarySeam) -> RotarySeam:
-    """A patched seam as it was before the first patch, so that strategies replace each other and never stack."""
-    if isinstance(seam.module, PatchedRotary):
-        return RotarySeam(seam.name, seam.module.original, seam.pairs, seam.form, seam.casts)
-    return seam
+    """A model's seams with the modules it was loaded with, so that strategies replace each other and never stack."""
+    patched_before = [(name, m) for name, m in model.named_modules() if isinstance(m, PatchedRotary)]
+    return [replace(m.seam, name=name) for name, m in patched_before] or find_rotary(model)
 
 
 def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
@@ -219,17 +211,16 @@ def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: M
     expected = strategy.frequencies(spec, length)
     varies = strategy.varies_with_length(spec)
     factor = strategy.parameters().get("factor")
-    if isinstance(factor, float) and factor > 1 and not varies:
-        plain = Frequencies(base_frequencies(spec.theta, spec.rotary_dim))
-        if expected.equal(plain):
-            raise StrategyError(f"{strategy.label} changes nothing on this model (rotary_dim {spec.rotary_dim})")
+    claims = isinstance(factor, float) and factor > 1 and not varies
+    if claims and expected.equal(Plain().frequencies(spec, length)):
+        raise StrategyError(f"{strategy.label} changes nothing on this model (rotary_dim {spec.rotary_dim})")
     positions = torch.arange(length)[None] if varies else torch.arange(0, length, max(1, length // 64))[None]
     phases = positions[..., None].double() * expected.inv_freq.double()
     tolerance = 1e-6 + 2.0**-23 * length  # a float32 phase is off by half a unit in its last place
     for name, module in replacements.items():
         cos, sin = module(torch.zeros(1, 1, 1), positions)
         for table, form in ((cos, phases.cos()), (sin, phases.sin())):
-            error = (table.double() - expand(form, module.form) * expected.attention_factor).abs().max().item()
+            error = (table.double() - expand(form, module.seam.form) * expected.attention_factor).abs().max().item()
             if error > tolerance * expected.attention_factor:
                 raise ModelError(
                     f"{type(model).__name__}: {name} is off its closed form by {error:.3g} under {strategy!r}"

@@ -12,7 +12,7 @@ from torch import Tensor
 from extrapolate.errors import StrategyError
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 
-__all__ = ["Band", "Frequencies", "Strategy", "number"]
+__all__ = ["Band", "Frequencies", "Strategy", "blend", "flag", "number", "rising"]
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,38 @@ def number(strategy: Strategy, field: str, *, minimum: float = -math.inf, above:
     """
     value = getattr(strategy, field)
     rule = f"a number of at least {minimum:g}" if minimum > -math.inf else f"a number above {above:g}"
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
-    if value < minimum or value <= above:
+    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not real or value < minimum or value <= above:
         raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
     object.__setattr__(strategy, field, float(value))
     return float(value)
+
+
+def rising(strategy: Strategy, low: str, high: str) -> None:
+    """Check two fields that bound a ramp: positive numbers, the second above the first.
+
+    Raises:
+        StrategyError: naming the fields and the values.
+    """
+    bottom, top = number(strategy, low, above=0), number(strategy, high, above=0)
+    if top <= bottom:
+        raise StrategyError(f"{strategy.name}: {high} must be above {low}, got {low}={bottom:g}, {high}={top:g}")
+
+
+def blend(rope: RopeSpec, factor: float, keep: Tensor) -> Tensor:
+    """``(1-g)·f/s + g·f``: from interpolated pairs, g = 0, to kept ones, g = 1 (YaRN, arXiv 2309.00071, Eq. 19).
+
+    Args:
+        rope: the checkpoint's spec.
+        factor: s.
+        keep: (d/2,) float64, g of each pair.
+
+    Returns:
+        (d/2,) float32. In float64 from the float32 ladder between, so that kept pairs round back to plain bit for bit
+        and interpolated ones to plain/s.
+    """
+    plain = base_frequencies(rope.theta, rope.rotary_dim).double()
+    return ((1 - keep) * (plain / factor) + keep * plain).float()
 
 
 def flag(strategy: Strategy, field: str) -> None:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from extrapolate.errors import StrategyError
 from extrapolate.rope import Frequencies, RopeSpec
-from extrapolate.strategies.base import Strategy, number
+from extrapolate.strategies.base import Strategy, number, rising
 from extrapolate.strategies.ntk_by_parts import blend_by_turns
 
 
@@ -28,12 +27,7 @@ class Llama3(Strategy):
 
     def __post_init__(self) -> None:
         number(self, "factor", minimum=1)
-        low, high = number(self, "low_freq_factor", above=0), number(self, "high_freq_factor", above=0)
-        if high <= low:
-            raise StrategyError(
-                f"llama3: high_freq_factor must be above low_freq_factor (the ramp between them divides by the "
-                f"difference), got low_freq_factor={low:g}, high_freq_factor={high:g}"
-            )
+        rising(self, "low_freq_factor", "high_freq_factor")
 
     def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
         """Wavelength below L/high: kept; above L/low: divided by s; between: a linear mix over turns."""

@@ -6,19 +6,17 @@ from typing import ClassVar
 
 import torch
 
-from extrapolate.errors import StrategyError
-from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
-from extrapolate.strategies.base import Strategy, number
+from extrapolate.rope import Frequencies, RopeSpec
+from extrapolate.strategies.base import Strategy, blend, number, rising
 
 
 def blend_by_turns(rope: RopeSpec, factor: float, alpha: float, beta: float) -> Frequencies:
     """``(1-g)·f/s + g·f`` where g rises from 0 to 1 as a pair's turns in training rise from alpha to beta."""
-    plain = base_frequencies(rope.theta, rope.rotary_dim).double()  # from float32: kept pairs round back bit for bit
     # the ramp from the exact ladder: near its slow end a float32 ladder's error would grow by the factor
     exact = rope.theta ** (-torch.arange(0, rope.rotary_dim, 2, dtype=torch.float64) / rope.rotary_dim)
     turns = rope.pretrained_length * exact / (2 * math.pi)
     keep = ((turns - alpha) / (beta - alpha)).clamp(0, 1)
-    return Frequencies(((1 - keep) * (plain / factor) + keep * plain).float())
+    return Frequencies(blend(rope, factor, keep))
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,7 @@ class NTKByParts(Strategy):
 
     def __post_init__(self) -> None:
         number(self, "factor", minimum=1)
-        alpha, beta = number(self, "alpha", above=0), number(self, "beta", above=0)
-        if beta <= alpha:
-            raise StrategyError(f"ntk_by_parts: beta must be above alpha, got alpha={alpha:g}, beta={beta:g}")
+        rising(self, "alpha", "beta")
 
     def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
         """``(1-g)·f/s + g·f`` with ``g = clip((L/lambda - alpha) / (beta - alpha), 0, 1)``."""

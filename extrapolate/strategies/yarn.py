@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 
 from extrapolate.errors import StrategyError
-from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
-from extrapolate.strategies.base import Strategy, flag, number
+from extrapolate.rope import Frequencies, RopeSpec
+from extrapolate.strategies.base import Strategy, blend, flag, number, rising
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,7 @@ class YaRN(Strategy):
 
     def __post_init__(self) -> None:
         number(self, "factor", minimum=1)
-        fast, slow = number(self, "beta_fast", above=0), number(self, "beta_slow", above=0)
-        if fast <= slow:
-            raise StrategyError(f"yarn: beta_fast must be above beta_slow, got beta_fast={fast:g}, beta_slow={slow:g}")
+        rising(self, "beta_slow", "beta_fast")
         flag(self, "truncate")
         if self.attention_factor is not None:
             number(self, "attention_factor", above=0)
@@ -83,9 +81,6 @@ class YaRN(Strategy):
         """``(1-g)·f/s + g·f``, g falling from 1 to 0 between :meth:`ramp_bounds`; with the attention factor."""
         low, high = self.ramp_bounds(rope)
         high = max(high, low + 0.001)  # an empty ramp is a step, as the authors have it
-        # float64 from the float32 ladder: kept pairs round back to plain bit for bit, slow ones to plain/s
-        plain = base_frequencies(rope.theta, rope.rotary_dim).double()
         pair = torch.arange(rope.rotary_dim // 2, dtype=torch.float64)
         keep = 1 - ((pair - low) / (high - low)).clamp(0, 1)
-        blend = (1 - keep) * (plain / self.factor) + keep * plain
-        return Frequencies(blend.float(), self._attention_factor())
+        return Frequencies(blend(rope, self.factor, keep), self._attention_factor())
