@@ -62,7 +62,7 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[str, Any]:
-    strategy: xt.Strategy = instantiate(cfg.strategy)
+    strategy: xt.Strategy = instantiate(_with_absolute_paths(cfg.strategy))
     facts.update(strategy=strategy.name, label=strategy.label, parameters=json_text(strategy.parameters()))
     facts.update(factor=strategy.parameters().get("factor"))
     evaluation: xt.Perplexity = instantiate(cfg.evaluation)
@@ -203,17 +203,27 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+PATHS = ("path", "long_factor", "short_factor")
+"""Settings that may name a file or folder."""
+
+
 def _with_absolute_paths(node: DictConfig) -> DictConfig:
     """Relative paths mean the folder the command was given in, also when Hydra changes into the job's own."""
     node = node.copy()
-    path = node.get("path")
-    if path and path not in PACKAGED and Path(to_absolute_path(path)).exists():
-        node.path = to_absolute_path(path)
+    for name in node:
+        value = None if OmegaConf.is_missing(node, name) else node[name]
+        if isinstance(value, DictConfig):
+            node[name] = _with_absolute_paths(value)
+        elif name in PATHS and isinstance(value, str) and value not in PACKAGED:
+            absolute = to_absolute_path(value)
+            node[name] = absolute if Path(absolute).exists() else value
     return node
 
 
 def _class_name(strategy: xt.Strategy) -> str:
     """A strategy's own name; with its module when it is not one of the package's."""
+    if isinstance(strategy, xt.Composed):
+        return "+".join(_class_name(part) for part in strategy.parts)
     kind = type(strategy)
     return strategy.name if kind.__module__.startswith("extrapolate.") else f"{kind.__module__}.{kind.__qualname__}"
 

@@ -6,6 +6,7 @@ Notation of the field: ``d`` is the rotary dimension of a head (``rotary_dim``),
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +26,8 @@ class Frequencies:
     Attributes:
         inv_freq: (d/2,) float32, radians a position, finite and not negative.
         attention_factor: multiplies cos and sin, so attention logits scale by its square.
+        start_tokens: positions below this turn by ``start_inv_freq`` instead, with an attention factor of 1 (LongRoPE).
+        start_inv_freq: as ``inv_freq``; given exactly when ``start_tokens`` is above 0.
 
     Raises:
         StrategyError: when a value is not finite, is negative, or has another shape or dtype.
@@ -32,19 +35,28 @@ class Frequencies:
 
     inv_freq: Tensor
     attention_factor: float = 1.0
+    start_tokens: int = 0
+    start_inv_freq: Tensor | None = None
 
     def __post_init__(self) -> None:
-        f = self.inv_freq
-        if f.ndim != 1 or f.numel() == 0 or f.dtype != torch.float32:
-            raise StrategyError(f"inv_freq must be (d/2,) float32, got {tuple(f.shape)} {f.dtype}")
-        if not torch.isfinite(f).all() or (f < 0).any():
-            raise StrategyError(f"inv_freq must be finite and not negative, got {f.tolist()}")
+        for name, f in (("inv_freq", self.inv_freq), ("start_inv_freq", self.start_inv_freq)):
+            if f is None:
+                continue
+            if f.ndim != 1 or f.numel() == 0 or f.dtype != torch.float32:
+                raise StrategyError(f"{name} must be (d/2,) float32, got {tuple(f.shape)} {f.dtype}")
+            if not torch.isfinite(f).all() or (f < 0).any():
+                raise StrategyError(f"{name} must be finite and not negative, got {f.tolist()}")
         if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
             raise StrategyError(f"attention_factor must be a positive number, got {self.attention_factor!r}")
+        if (self.start_tokens > 0) != (self.start_inv_freq is not None):
+            raise StrategyError(f"start_inv_freq belongs to start_tokens above 0, got start_tokens={self.start_tokens}")
 
     def equal(self, other: "Frequencies") -> bool:
         """Whether both hold the same numbers bit for bit."""
-        return self.attention_factor == other.attention_factor and torch.equal(self.inv_freq, other.inv_freq)
+        if (self.attention_factor, self.start_tokens) != (other.attention_factor, other.start_tokens):
+            return False
+        pairs = ((self.inv_freq, other.inv_freq), (self.start_inv_freq, other.start_inv_freq))
+        return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +69,8 @@ class RopeSpec:
         pretrained_length: L, tokens: ``original_max_position_embeddings`` if given, else ``max_position_embeddings``.
         shipped: what the checkpoint itself uses, its own scaling included; plain RoPE when left out.
         shipped_type: the checkpoint's own scaling by transformers' name, ``"default"`` for none.
+        shipped_at: text length in tokens → what the checkpoint uses for it, where its own scaling follows the length
+            (transformers' ``dynamic`` and ``longrope``); ``shipped`` is then its value at the pretrained length.
 
     Raises:
         StrategyError: when a field is outside its range.
@@ -67,6 +81,7 @@ class RopeSpec:
     pretrained_length: int
     shipped: Frequencies = field(default=None)  # type: ignore[assignment]  # set in __post_init__
     shipped_type: str = "default"
+    shipped_at: Callable[[int], Frequencies] | None = None
 
     def __post_init__(self) -> None:
         if self.rotary_dim < 2 or self.rotary_dim % 2:
@@ -94,9 +109,19 @@ def base_frequencies(theta: float, rotary_dim: int) -> Tensor:
     return 1.0 / (theta**exponent)
 
 
-def _phases(frequencies: Frequencies, positions: Tensor) -> Tensor:
-    """Angle of every pair at ``positions`` (..., T): (..., T, d/2) float32, whatever the model's dtype is."""
-    return positions[..., None].to(torch.float32) * frequencies.inv_freq.to(positions.device)
+def _polar(frequencies: Frequencies, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Angle (..., T, d/2) and radius (..., T, 1) of every pair at ``positions`` (..., T).
+
+    Both float32, whatever the model's dtype is.
+    """
+    m = positions[..., None].to(torch.float32)
+    phases = m * frequencies.inv_freq.to(m.device)
+    radius = torch.full_like(m, frequencies.attention_factor)
+    if frequencies.start_inv_freq is not None:
+        start = m < frequencies.start_tokens
+        phases = torch.where(start, m * frequencies.start_inv_freq.to(m.device), phases)
+        radius = radius.masked_fill(start, 1.0)
+    return phases, radius
 
 
 def cos_sin(frequencies: Frequencies, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,8 +129,8 @@ def cos_sin(frequencies: Frequencies, positions: Tensor) -> tuple[Tensor, Tensor
 
     Both carry the attention factor.
     """
-    phases = _phases(frequencies, positions)
-    return phases.cos() * frequencies.attention_factor, phases.sin() * frequencies.attention_factor
+    phases, radius = _polar(frequencies, positions)
+    return phases.cos() * radius, phases.sin() * radius
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "half_split") -> Tensor:
@@ -135,8 +160,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout = "half_split") -
 
 def unit_circle(frequencies: Frequencies, positions: Tensor) -> Tensor:
     """The table ``a·e^(j m f_i)`` that Llama's first release precomputed: (..., T, d/2) complex64."""
-    phases = _phases(frequencies, positions)
-    return torch.polar(torch.full_like(phases, frequencies.attention_factor), phases)
+    phases, radius = _polar(frequencies, positions)
+    return torch.polar(radius.expand_as(phases).contiguous(), phases)
 
 
 def rotate_complex(x: Tensor, table: Tensor, layout: Layout = "interleaved") -> Tensor:

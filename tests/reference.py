@@ -1,6 +1,7 @@
 """References that share no code with the package: closed forms in Python floats, and a forward score by score."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,14 +24,26 @@ def ntk(rope: RopeSpec, factor: float) -> list[float]:
     return [f / math.pow(factor, 2 * i / (d - 2)) for i, f in enumerate(plain(rope))]
 
 
-def yarn(rope: RopeSpec, factor: float, fast: float = 32, slow: float = 1, truncate: bool = True) -> list[float]:
-    """Pair by pair, from the paper's words and the authors' rounding."""
+def ramp_ends(rope: RopeSpec, fast: float, slow: float, truncate: bool = True) -> tuple[float, float]:
+    """The pairs that make ``fast`` and ``slow`` turns in training, as the YaRN authors round and clamp them."""
     d, length = rope.rotary_dim, rope.pretrained_length
     low = d * math.log(length / (fast * 2 * math.pi)) / (2 * math.log(rope.theta))
     high = d * math.log(length / (slow * 2 * math.pi)) / (2 * math.log(rope.theta))
     if truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, d - 1)
+    return max(low, 0), min(high, d - 1)
+
+
+def yarn(
+    rope: RopeSpec,
+    factor: float,
+    fast: float = 32,
+    slow: float = 1,
+    truncate: bool = True,
+    mean: Callable[[float, float, float], float] = lambda f, s, x: f * (1 - x) + f / s * x,
+) -> list[float]:
+    """Pair by pair, from the paper's words; ``mean(f, s, x)`` is the speed a share x of the way from f to f/s."""
+    low, high = ramp_ends(rope, fast, slow, truncate)
     frequencies = []
     for i, f in enumerate(plain(rope)):
         if i <= low:
@@ -38,9 +51,68 @@ def yarn(rope: RopeSpec, factor: float, fast: float = 32, slow: float = 1, trunc
         elif i >= high:
             frequencies.append(f / factor)
         else:
-            interpolated = (i - low) / (high - low)
-            frequencies.append(f * (1 - interpolated) + f / factor * interpolated)
+            frequencies.append(mean(f, factor, (i - low) / (high - low)))
     return frequencies
+
+
+def harmonic(f: float, s: float, x: float) -> float:
+    """Linear in wavelength: 1/f is mixed with s/f."""
+    return 1 / ((1 - x) / f + x * s / f)
+
+
+def geometric(f: float, s: float, x: float) -> float:
+    """Linear in the logarithm."""
+    return math.exp((1 - x) * math.log(f) + x * math.log(f / s))
+
+
+def mrrope(rope: RopeSpec, factor: float, progressive: bool, fast: float = 32, slow: float = 1) -> list[float]:
+    """Pair by pair: the divisor of one is the divisor of the one before times its own radix s^(step)."""
+    low, high = ramp_ends(rope, fast, slow)
+    n = high - low
+    frequencies, divisor = [], 1.0
+    for i, f in enumerate(plain(rope)):
+        if low < i <= high:
+            k = i - low
+            divisor *= math.pow(factor, 2 * k / (n * (n + 1)) if progressive else 1 / n)
+        frequencies.append(f / divisor)
+    return frequencies
+
+
+def ntk_fixed(rope: RopeSpec, factor: float) -> list[float]:
+    """As vLLM has it: the base times s, and everything divided by s^(2/d)."""
+    d = rope.rotary_dim
+    return [math.pow(rope.theta * factor, -2 * i / d) / math.pow(factor, 2 / d) for i in range(d // 2)]
+
+
+def ntk_mixed(rope: RopeSpec, factor: float, b: float) -> list[float]:
+    pairs = rope.rotary_dim // 2
+    a = math.log(factor) / math.pow(pairs, b)
+    return [f / math.exp(a * math.pow(i + 1, b)) for i, f in enumerate(plain(rope))]
+
+
+def giraffe_power(rope: RopeSpec, power: float) -> list[float]:
+    d = rope.rotary_dim
+    return [f * math.pow((d - 2 * i) / d, power) for i, f in enumerate(plain(rope))]
+
+
+def giraffe_truncate(rope: RopeSpec, a: float, b: float, rho: float) -> list[float]:
+    """By the turns a pair makes over the pretrained length."""
+    one = 2 * math.pi / rope.pretrained_length
+    turns = [f / one for f in plain(rope)]
+    return [t * one if t >= b else rho * one if t > a else 0.0 for t in turns]
+
+
+def fope(rope: RopeSpec) -> list[float]:
+    return [0.0 if 2 * math.pi / f > rope.pretrained_length else f for f in plain(rope)]
+
+
+def proportional(rope: RopeSpec, p: float) -> list[float]:
+    pairs = rope.rotary_dim // 2
+    return [f if i + 1 <= p * pairs else 0.0 for i, f in enumerate(plain(rope))]
+
+
+def resonance(frequencies: list[float]) -> list[float]:
+    return [2 * math.pi / round(2 * math.pi / f) if f else 0.0 for f in frequencies]
 
 
 def by_turns(rope: RopeSpec, factor: float, few: float, many: float) -> list[float]:

@@ -4,13 +4,31 @@ To add one: a row with settings at which the method does something, and either a
 or the ``rope_parameters`` with which transformers itself computes it; published vectors go to ``GOLDEN``.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+import transformers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
 import extrapolate as xt
 from extrapolate.rope import RopeSpec
 from tests import reference
+
+SPECS = (
+    RopeSpec(16, 1e4, 64),
+    RopeSpec(64, 1e4, 2048),
+    RopeSpec(64, 1e5, 8192),
+    RopeSpec(80, 1e4, 2048),
+    RopeSpec(96, 5e5, 8192),
+    RopeSpec(128, 1e4, 4096),
+    RopeSpec(128, 1e6, 32768),
+    RopeSpec(256, 1e4, 8192),
+)
+"""What every row is compared at: head sizes, thetas and pretrained lengths of the field, and the tests' tiny model."""
 
 
 @dataclass(frozen=True)
@@ -18,23 +36,65 @@ class Row:
     """One strategy at one setting.
 
     Attributes:
-        strategy: the setting.
+        setting: the strategy, or a function of d/2 for one whose fields are lists of that size.
         frequencies: closed form in Python floats.
-        attention_factor: expected value.
+        attention_factor: expected value, or a function of the spec.
         native: transformers' rope_parameters for the same method, without theta; None where it has none.
         lengths: at how many times the pretrained length it is compared; beyond 1 where only then it does something.
+        specs: what it is compared at.
     """
 
-    strategy: xt.Strategy
+    setting: xt.Strategy | Callable[[int], xt.Strategy]
     frequencies: Callable[[RopeSpec], list[float]]
-    attention_factor: float = 1.0
-    native: dict[str, Any] | None = None
+    attention_factor: float | Callable[[RopeSpec], float] = 1.0
+    native: dict[str, Any] | Callable[[int], dict[str, Any]] | None = None
     lengths: float = 1
+    specs: tuple[RopeSpec, ...] = SPECS
+
+    def strategy(self, pairs: int = 8) -> xt.Strategy:
+        """The strategy for a head of d/2 pairs; the tests' tiny model has 8."""
+        return self.setting if isinstance(self.setting, xt.Strategy) else self.setting(pairs)
+
+    def length(self, spec: RopeSpec) -> int:
+        """Tokens at which the row is compared."""
+        return int(self.lengths * spec.pretrained_length)
+
+    def factor(self, spec: RopeSpec) -> float:
+        """The attention factor expected."""
+        return self.attention_factor(spec) if callable(self.attention_factor) else self.attention_factor
+
+    def transformers(self, spec: RopeSpec) -> tuple[Any, float] | None:
+        """What transformers itself computes, (d/2,) float32 and attention factor; None where it has no such method."""
+        if self.native is None:
+            return None
+        native = self.native(spec.rotary_dim // 2) if callable(self.native) else self.native
+        if native["rope_type"] == "default":
+            exponent = torch.arange(0, spec.rotary_dim, 2).float() / spec.rotary_dim
+            return 1.0 / (spec.theta**exponent), 1.0
+        config = transformers.LlamaConfig(
+            head_dim=spec.rotary_dim,
+            max_position_embeddings=declared_length(native, spec.pretrained_length),
+            rope_parameters={
+                **native,
+                "rope_theta": spec.theta,
+                "original_max_position_embeddings": spec.pretrained_length,
+            },
+        )
+        found: tuple[Any, float] = ROPE_INIT_FUNCTIONS[native["rope_type"]](config, "cpu", seq_len=self.length(spec))
+        return found
 
     @property
     def id(self) -> str:
-        changed = {k: v for k, v in self.strategy.parameters().items() if v != getattr(type(self.strategy), k)}
-        return f"{self.strategy.name}({', '.join(f'{k}={v}' for k, v in changed.items())})"
+        strategy = self.strategy()
+        fields = {f.name: f.default for f in dataclasses.fields(strategy)}
+        changed = {k: v for k, v in vars(strategy).items() if k in fields and v != fields[k]}
+        shown = ", ".join(f"{k}={'…' if isinstance(v, tuple) else v}" for k, v in changed.items())
+        return f"{strategy.name}({shown})" + (f"@{self.lengths:g}L" if self.lengths != 1 else "")
+
+
+def declared_length(native: dict[str, Any], pretrained_length: int) -> int:
+    """``max_position_embeddings`` of a checkpoint with this scaling: the dynamic type takes its L from there."""
+    return pretrained_length * (1 if native["rope_type"] == "dynamic" else int(native.get("factor", 1)))
 
 
 def _linear(factor: float) -> Row:
@@ -51,14 +111,98 @@ def _ntk(factor: float) -> Row:
 
 
 def _yarn(expected_factor: float, /, **fields: Any) -> Row:
-    names = {"beta_fast": "fast", "beta_slow": "slow", "truncate": "truncate", "factor": "factor"}
-    shape = {names[k]: v for k, v in fields.items() if k in names}
     return Row(
         xt.YaRN(**fields),
-        lambda rope: reference.yarn(rope, **shape),
+        lambda rope: reference.yarn(rope, **_shape(fields)),
         expected_factor,
         native={"rope_type": "yarn", **fields},
     )
+
+
+def _yarn_variant(**fields: Any) -> Row:
+    mean = {"harmonic": reference.harmonic, "geometric": reference.geometric}[fields["blend"]]
+    return Row(
+        xt.YaRN(**fields),
+        lambda rope: reference.yarn(rope, **_shape(fields), mean=mean),
+        _temperature(fields["factor"]),
+    )
+
+
+def _shape(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of YaRN that shape its ramp, by the reference's names."""
+    names = {"beta_fast": "fast", "beta_slow": "slow", "truncate": "truncate", "factor": "factor"}
+    return {names[k]: v for k, v in fields.items() if k in names}
+
+
+def _temperature(factor: float) -> float:
+    return math.log(factor) / 10 + 1
+
+
+def _mrrope(factor: float, variant: Any, **fields: float) -> Row:
+    return Row(
+        xt.MrRoPE(factor=factor, variant=variant, **fields),
+        lambda rope: reference.mrrope(
+            rope, factor, variant == "pro", **{k: v for k, v in _shape(fields).items() if k != "factor"}
+        ),
+        fields.get("attention_factor", _temperature(factor)),
+    )
+
+
+def _dynamic_yarn(lengths: float, **fields: Any) -> Row:
+    factor = max(1.0, lengths)
+    return Row(
+        xt.DynamicYaRN(**fields),
+        lambda rope: reference.yarn(rope, factor, **_shape(fields)),
+        _temperature(factor),
+        lengths=lengths,
+    )
+
+
+def _short(pairs: int) -> list[float]:
+    return [1 + 0.25 * i / pairs for i in range(pairs)]
+
+
+def _long(pairs: int) -> list[float]:
+    return [1 + 7 * (i / pairs) ** 2 for i in range(pairs)]
+
+
+def _longrope(lengths: float, expected_factor: Any, /, **fields: Any) -> Row:
+    def setting(pairs: int) -> xt.Strategy:
+        return xt.LongRoPE(long_factor=tuple(_long(pairs)), short_factor=tuple(_short(pairs)), **fields)
+
+    def frequencies(rope: RopeSpec) -> list[float]:
+        pairs = rope.rotary_dim // 2
+        divisors = _long(pairs) if lengths > 1 or fields.get("switch_length") == 0 else _short(pairs)
+        return [f / x for f, x in zip(reference.plain(rope), divisors, strict=True)]
+
+    native = None
+    if "switch_length" not in fields:
+        native = lambda pairs: {  # noqa: E731
+            "rope_type": "longrope",
+            "long_factor": _long(pairs),
+            "short_factor": _short(pairs),
+            **fields,
+        }
+    return Row(setting, frequencies, expected_factor, native, lengths)
+
+
+def _resonance(setting: xt.Strategy, before: Callable[[RopeSpec], list[float]], **fields: Any) -> Row:
+    """Compared where no wavelength is so near the middle of two whole numbers that float32 cannot tell which is nearer.
+
+    Above a million positions the two differ by less than the tolerance.
+    """
+
+    def decided(spec: RopeSpec) -> bool:
+        wavelengths = [2 * math.pi / f for f in before(spec) if f]
+        return all(abs(w % 1 - 0.5) > 2e-7 * w or w > 1e6 for w in wavelengths)
+
+    specs = tuple(spec for spec in SPECS if decided(spec))
+    assert len(specs) >= 3
+    return Row(setting, lambda rope: reference.resonance(before(rope)), specs=specs, **fields)
+
+
+def _su(factor: float) -> Callable[[RopeSpec], float]:
+    return lambda rope: math.pow(1 + math.log(factor, rope.pretrained_length), 0.5)
 
 
 def _llama3(**fields: float) -> Row:
@@ -122,6 +266,67 @@ TABLE = (
         Row(xt.DynamicLinear(), lambda rope, n=n: reference.linear(rope, max(1, n)), lengths=n)  # type: ignore[misc]
         for n in (0.5, 1, 2, 4.5)
     ),
+    *(_dynamic_yarn(n) for n in (0.5, 1, 2, 4.5)),
+    _dynamic_yarn(4, beta_fast=16.0, beta_slow=2.0, truncate=False),
+    # YaRN's variants
+    *(_yarn_variant(factor=s, blend=b) for s in (4.0, 16.0) for b in ("harmonic", "geometric")),
+    _yarn_variant(factor=4.0, blend="harmonic", beta_fast=16.0, beta_slow=2.0, truncate=False),
+    *(
+        Row(
+            xt.YaRN(factor=s, ramp="rotations", beta_fast=fast, beta_slow=slow),
+            lambda rope, s=s, slow=slow, fast=fast: reference.by_turns(rope, s, slow, fast),  # type: ignore[misc]
+            _temperature(s),
+        )
+        for s, slow, fast in ((4.0, 1.0, 32.0), (16.0, 1.0, 32.0), (4.0, 2.0, 8.0))
+    ),
+    *(_mrrope(s, variant) for s in (1.0, 4.0, 16.0) for variant in ("uni", "pro")),
+    _mrrope(4.0, "pro", beta_fast=16.0, beta_slow=2.0, attention_factor=1.0),
+    *(
+        Row(xt.NTKFixed(factor=s), lambda rope, s=s: reference.ntk_fixed(rope, s))  # type: ignore[misc]
+        for s in (1.0, 2.0, 4.0, 16.0)
+    ),
+    *(
+        Row(xt.NTKMixed(factor=s, mixed_b=b), lambda rope, s=s, b=b: reference.ntk_mixed(rope, s, b))  # type: ignore[misc]
+        for s, b in ((1.0, 0.75), (4.0, 0.75), (16.0, 0.625), (4.0, 1.0))
+    ),
+    *(
+        Row(xt.GiraffePower(power=p), lambda rope, p=p: reference.giraffe_power(rope, p))  # type: ignore[misc]
+        for p in (0.1, 0.5, 2.0)
+    ),
+    *(
+        Row(
+            xt.GiraffeTruncate(a=a, b=b, rho=rho),
+            lambda rope, a=a, b=b, rho=rho: reference.giraffe_truncate(rope, a, b, rho),  # type: ignore[misc]
+        )
+        for a, b, rho in ((0.125, 1.0, 0.0625), (0.3, 2.0, 0.5))
+    ),
+    Row(xt.FoPE(), reference.fope),
+    Row(xt.NoPE(), lambda rope: [0.0] * (rope.rotary_dim // 2)),
+    *(
+        Row(
+            xt.Proportional(p=p),
+            lambda rope, p=p: reference.proportional(rope, p),  # type: ignore[misc]
+            native={"rope_type": "proportional", "partial_rotary_factor": p},
+        )
+        for p in (0.25, 0.75, 1.0)
+    ),
+    _resonance(xt.Resonance(), reference.plain),
+    *(_longrope(n, _su(4), factor=4.0) for n in (0.5, 1, 1.5, 4)),
+    _longrope(2, 1.0, factor=1.0),
+    _longrope(2, 0.9, factor=4.0, attention_factor=0.9),
+    _longrope(0.5, _su(4), factor=4.0, switch_length=0),
+    # several as one
+    _resonance(
+        xt.compose(xt.YaRN(factor=16), xt.Resonance()),
+        lambda rope: reference.yarn(rope, 16),
+        attention_factor=1.2772588722,
+    ),
+    _resonance(xt.compose(xt.Resonance(), xt.FoPE()), reference.fope),
+    _resonance(
+        xt.compose(xt.DynamicNTK(factor=2), xt.Resonance()),
+        lambda rope: reference.dynamic_ntk(rope, 2, 3 * rope.pretrained_length),
+        lengths=3,
+    ),
 )
 
 GOLDEN: tuple[tuple[xt.Strategy, RopeSpec, dict[int, float], float], ...] = (
@@ -167,4 +372,16 @@ GOLDEN: tuple[tuple[xt.Strategy, RopeSpec, dict[int, float], float], ...] = (
         {32: 6.0294118e-4, 40: 4.4456985e-5, 63: 3.1023444e-7},
         5.1440348,
     ),
+    (xt.NTKFixed(factor=4), RopeSpec(128, 1e4, 4096), {0: 0.97857206, 32: 0.0048928603, 63: 2.886955e-05}, 6.4128576),
+    (xt.NTKMixed(factor=12), RopeSpec(128, 1e4, 4096), {63: 9.6231832e-06}, 4.9127744),
+    (xt.NTKMixed(factor=16, mixed_b=0.625), RopeSpec(128, 1e4, 4096), {63: 7.2173874e-06}, 4.1003858),
+    (xt.YaRN(factor=16, ramp="rotations"), RopeSpec(128, 1e4, 4096), {32: 0.0022940483}, 7.2961465),
+    (xt.YaRN(factor=16, blend="harmonic"), RopeSpec(128, 1e4, 4096), {32: 0.0012621359}, 7.2034453),
+    (xt.MrRoPE(factor=16, variant="uni"), RopeSpec(128, 1e4, 4096), {32: 0.0027813287}, 7.2950864),
+    (xt.MrRoPE(factor=16, variant="pro"), RopeSpec(128, 1e4, 4096), {32: 0.0054002987}, 7.3746194),
+    (xt.Proportional(p=0.25), RopeSpec(128, 1e6, 4096), {16: 0.0}, 4.9875781),
+    (xt.GiraffePower(power=0.5), RopeSpec(128, 1e4, 4096), {63: 1.4434775e-05}, 7.0586449),
+    (xt.GiraffeTruncate(), RopeSpec(128, 1e4, 2048), {46: 1.917476e-4, 60: 0.0}, 7.4429541),
+    (xt.Resonance(), RopeSpec(128, 1e4, 4096), {0: 1.0471976}, 7.5600922),
+    (xt.compose(xt.YaRN(factor=16), xt.Resonance()), RopeSpec(128, 1e4, 4096), {0: 1.0471976}, 7.4651781),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
 import extrapolate as xt
@@ -65,10 +66,19 @@ def test_every_corpus_instantiates_and_spells_out_every_field(name: str) -> None
 @pytest.mark.parametrize("name", options("strategy"))
 @pytest.mark.parametrize("factor", [2, 4.0])
 def test_every_strategy_instantiates(name: str, factor: float) -> None:
-    strategy = instantiate(compose("sweep", [f"strategy={name}", f"factor={factor}"]).strategy)
+    missing = {"longrope": ["strategy.long_factor=[1,2,4]"]}.get(name, [])
+    strategy = instantiate(compose("sweep", [f"strategy={name}", f"factor={factor}", *missing]).strategy)
     assert isinstance(strategy, xt.Strategy)
-    assert strategy.name == name
+    assert strategy.name == {"compose": "yarn+resonance"}.get(name, name)
     assert strategy.parameters().get("factor", factor) == factor
+
+
+def test_strategies_compose_on_the_command_line() -> None:
+    chosen = ["strategy=compose", "strategy@strategy.first=ntk", "+strategy@strategy.third=plain", "factor=2"]
+    with pytest.raises(InstantiationException, match="ntk ×2 and plain both set the frequencies"):
+        instantiate(compose("sweep", chosen).strategy)
+    strategy = instantiate(compose("sweep", [*chosen[:2], "strategy.first.factor=3"]).strategy)
+    assert strategy == xt.compose(xt.NTK(factor=3), xt.Resonance())
 
 
 @pytest.mark.parametrize("name", options("evaluation"))
@@ -88,7 +98,7 @@ def test_every_experiment_composes_and_has_its_own_folder(name: str) -> None:
     instantiate(cfg.model)
     instantiate(cfg.data.source)
     for strategy in cfg.hydra.sweeper.params.strategy.split(","):
-        assert strategy in options("strategy")
+        assert strategy.strip() in options("strategy")
 
 
 def test_the_experiments_are_what_the_readme_says() -> None:

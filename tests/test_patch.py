@@ -16,6 +16,7 @@ from extrapolate.models.patch import PatchedRotary
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 from tests import reference
 from tests.conftest import logits, tiny_model, tokens
+from tests.strategies import TABLE, Row
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 # other stock architectures that the structure search finds, by what is special about them
@@ -31,6 +32,9 @@ OTHERS = {
 }
 STRATEGIES = (xt.Plain(), xt.Linear(factor=4), xt.NTK(factor=4), xt.YaRN(factor=4))
 MOVING = STRATEGIES[1:]
+LONG, SHORT = tuple(1 + i / 2 for i in range(8)), tuple(1 + i / 16 for i in range(8))
+# of each strategy the setting that is compared at the longest text
+ROWS = {row.strategy().name: row for row in sorted(TABLE, key=lambda row: row.lengths)}
 
 
 def closed_form(strategy: xt.Strategy, spec: RopeSpec) -> list[float]:
@@ -81,6 +85,45 @@ def test_logits_equal_the_brute_force_reference(family: str, strategy: xt.Strate
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_logits_of_every_strategy_equal_the_brute_force_reference(family: str, row: Row) -> None:
+    model, spec = tiny_model(family), RopeSpec(16, 1e4, 64)
+    ids = tokens(max(100, row.length(spec)) if row.lengths <= 1 else row.length(spec))
+    with xt.patched(model, row.strategy()):
+        found = logits(model, ids)[0]
+    expected = reference.brute_force_logits(model, ids[0], row.frequencies(spec), row.factor(spec))
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [63, 64, 65, 100])
+def test_longrope_follows_each_text(tiny: Any, length: int) -> None:
+    # case 9
+    with xt.patched(tiny, xt.LongRoPE(short_factor=(1,) * 8, long_factor=(4,) * 8, factor=1)):
+        expected = reference.brute_force_logits(
+            tiny, tokens(length)[0], [f / (4 if length > 64 else 1) for f in reference.plain(RopeSpec(16, 1e4, 64))]
+        )
+        torch.testing.assert_close(logits(tiny, tokens(length))[0].double(), expected, rtol=0, atol=1e-4)
+
+
+def test_the_first_tokens_of_longrope_see_each_other_as_in_the_plain_model(tiny: Any) -> None:
+    ids = tokens(128)
+    stock = logits(tiny, ids)
+    with xt.patched(tiny, xt.LongRoPE(long_factor=(4,) * 8, start_tokens=10)):
+        found = logits(tiny, ids)
+    torch.testing.assert_close(found[:, :10], stock[:, :10], rtol=0, atol=1e-5)
+    assert (found[:, 10:] - stock[:, 10:]).abs().max() > 0.3
+
+
+@pytest.mark.parametrize("count", [5, 1])
+def test_longrope_lists_of_the_wrong_size_are_refused_when_patching(tiny: Any, count: int) -> None:
+    # case 9
+    before = snapshot(tiny)
+    with pytest.raises(xt.StrategyError, match=f"long_factor holds {count} factors, rotary_dim 16 needs 8"):
+        xt.patch(tiny, xt.LongRoPE(long_factor=(4.0,) * count))
+    assert same(snapshot(tiny), before)
+
+
 @pytest.mark.parametrize(
     ("strategy", "native"),
     [
@@ -93,8 +136,22 @@ def test_logits_equal_the_brute_force_reference(family: str, strategy: xt.Strate
             {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
         ),
         (xt.DynamicNTK(factor=2), {"rope_type": "dynamic", "factor": 2.0}),
+        (
+            xt.LongRoPE(factor=4, long_factor=LONG, short_factor=SHORT),
+            {"rope_type": "longrope", "factor": 4.0, "long_factor": [*LONG], "short_factor": [*SHORT]},
+        ),
+        (xt.Proportional(p=0.5), {"rope_type": "proportional", "partial_rotary_factor": 0.5}),
     ],
-    ids=["linear", "yarn", "yarn-attention_factor", "yarn-truncate", "llama3", "dynamic_ntk"],
+    ids=[
+        "linear",
+        "yarn",
+        "yarn-attention_factor",
+        "yarn-truncate",
+        "llama3",
+        "dynamic_ntk",
+        "longrope",
+        "proportional",
+    ],
 )
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_equal_transformers_own_scaling(family: str, strategy: xt.Strategy, native: dict[str, Any]) -> None:
@@ -630,14 +687,43 @@ def test_a_length_dependent_strategy_refuses_keys_cached_at_another_length(tiny:
         tiny.generate(tokens(80), max_new_tokens=2, do_sample=False, pad_token_id=0)
 
 
-def test_shipped_refuses_lengths_where_the_checkpoints_own_scaling_follows_the_length() -> None:
-    parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
-    model = tiny_model(rope_parameters=parameters)
+FOLLOWING = {
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "longrope": {
+        "rope_type": "longrope",
+        "factor": 4.0,
+        "short_factor": [1.0 + i / 16 for i in range(8)],
+        "long_factor": [1.0 + i / 2 for i in range(8)],
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("scaling", FOLLOWING.values(), ids=FOLLOWING)
+def test_shipped_follows_a_checkpoint_whose_own_scaling_follows_the_length(scaling: dict[str, Any]) -> None:
+    declared = 64 if scaling["rope_type"] == "dynamic" else 256
+    config: dict[str, Any] = {"rope_parameters": {**scaling, "rope_theta": 1e4}, "max_position_embeddings": declared}
+    model, bare = tiny_model(**config), tiny_model()
     with xt.patched(model, xt.Shipped()) as handle:
         assert handle.varies_with_length
-        assert torch.equal(logits(model, tokens(64)), logits(tiny_model(), tokens(64)))
-        with pytest.raises(xt.StrategyError, match="rope_type 'dynamic' changes with the length"):
-            logits(model, tokens(65))
+        assert handle.spec.shipped_type == scaling["rope_type"]
+        assert handle.spec.pretrained_length == 64
+        for length in (64, 200, 65, 64, 63):  # transformers itself is made anew for each: it carries state
+            ids = tokens(length)
+            expected = logits(tiny_model(**copy.deepcopy(config)), ids)
+            torch.testing.assert_close(logits(model, ids), expected, rtol=0, atol=1e-4)
+            if length > 64:
+                assert (expected - logits(bare, ids)).abs().max() > 0.3
+    logits(model, tokens(200))  # now the model's own buffer holds what a long text needs: no reason to warn
+    with xt.patched(model, xt.Plain()):
+        assert torch.equal(logits(model, tokens(200)), logits(bare, tokens(200)))
+
+
+def test_shipped_longrope_with_equal_lists_does_not_follow_the_length() -> None:
+    scaling = {**FOLLOWING["longrope"], "short_factor": FOLLOWING["longrope"]["long_factor"], "rope_theta": 1e4}
+    model = tiny_model(rope_parameters=scaling, max_position_embeddings=256)
+    with xt.patched(model, xt.Shipped()) as handle:
+        assert not handle.varies_with_length
 
 
 def test_the_seam_is_found_by_structure() -> None:

@@ -1,6 +1,7 @@
 """Every strategy equals its independent reference, and the laws its paper promises hold for all inputs."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,15 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import extrapolate as xt
 from extrapolate import strategies
-from extrapolate.rope import Frequencies, RopeSpec
+from extrapolate.rope import Frequencies, RopeSpec, cos_sin, unit_circle
 from tests import reference
-from tests.strategies import GOLDEN, TABLE, Row
+from tests.strategies import GOLDEN, SPECS, TABLE, Row
 
-SPECS = [
-    RopeSpec(16, 1e4, 64),
-    RopeSpec(64, 1e4, 2048),
-    RopeSpec(64, 1e5, 8192),
-    RopeSpec(80, 1e4, 2048),
-    RopeSpec(96, 5e5, 8192),
-    RopeSpec(128, 1e4, 4096),
-    RopeSpec(128, 1e6, 32768),
-    RopeSpec(256, 1e4, 8192),
+EVERY: list[type[xt.Strategy]] = [
+    kind
+    for kind in (getattr(strategies, name) for name in strategies.__all__)
+    if isinstance(kind, type) and issubclass(kind, xt.Strategy) and kind not in {xt.Strategy, xt.Transform, xt.Composed}
 ]
-EVERY = [getattr(strategies, name) for name in strategies.__all__ if name not in {"Band", "Frequencies", "Strategy"}]
 CONF = Path(__file__).parent.parent / "conf" / "strategy"
 
 spec_of = st.builds(
@@ -51,38 +46,23 @@ def close(found: torch.Tensor, expected: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=spec_id)
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)
+@pytest.mark.parametrize(
+    ("row", "spec"), [pytest.param(row, spec, id=f"{row.id}-{spec_id(spec)}") for row in TABLE for spec in row.specs]
+)
 def test_frequencies_equal_the_closed_form(row: Row, spec: RopeSpec) -> None:
-    found = row.strategy.frequencies(spec, int(row.lengths * spec.pretrained_length))
+    found = row.strategy(spec.rotary_dim // 2).frequencies(spec, row.length(spec))
     close(found.inv_freq, row.frequencies(spec))
-    assert found.attention_factor == pytest.approx(row.attention_factor, rel=1e-9)
+    assert found.attention_factor == pytest.approx(row.factor(spec), rel=1e-9)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 @pytest.mark.parametrize("row", [row for row in TABLE if row.native], ids=lambda row: row.id)
 def test_frequencies_equal_transformers_own(row: Row, spec: RopeSpec) -> None:
-    assert row.native is not None
-    if row.native["rope_type"] == "default":
-        exponent = torch.arange(0, spec.rotary_dim, 2).float() / spec.rotary_dim
-        expected, factor = 1.0 / (spec.theta**exponent), 1.0
-    else:
-        config = LlamaConfig(
-            head_dim=spec.rotary_dim,
-            # the dynamic type takes its L from here, the others from original_max_position_embeddings
-            max_position_embeddings=spec.pretrained_length
-            * (1 if row.native["rope_type"] == "dynamic" else int(row.native["factor"])),
-            rope_parameters={
-                **row.native,
-                "rope_theta": spec.theta,
-                "original_max_position_embeddings": spec.pretrained_length,
-            },
-        )
-        length = int(row.lengths * spec.pretrained_length)
-        expected, factor = ROPE_INIT_FUNCTIONS[row.native["rope_type"]](config, "cpu", seq_len=length)
-    found = row.strategy.frequencies(spec, int(row.lengths * spec.pretrained_length))
-    close(found.inv_freq, expected)
-    assert found.attention_factor == pytest.approx(factor, rel=1e-9)
+    native = row.transformers(spec)
+    assert native is not None
+    found = row.strategy(spec.rotary_dim // 2).frequencies(spec, row.length(spec))
+    close(found.inv_freq, native[0])
+    assert found.attention_factor == pytest.approx(native[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=spec_id)
@@ -108,12 +88,12 @@ def test_frequencies_equal_published_vectors(
 
 
 def test_every_strategy_has_a_row_and_a_yaml_that_spells_out_every_field() -> None:
-    assert {type(row.strategy) for row in TABLE} == set(EVERY)
-    assert {path.stem for path in CONF.glob("*.yaml")} == {kind.name for kind in EVERY}
+    assert {type(row.strategy()) for row in TABLE} == {*EVERY, xt.Composed}
+    assert {path.stem for path in CONF.glob("*.yaml")} == {kind.name for kind in EVERY} | {xt.Composed.name}
     for kind in EVERY:
         keys = yaml.safe_load((CONF / f"{kind.name}.yaml").read_text())
         assert keys.pop("_target_") == f"extrapolate.{kind.__name__}"
-        fields = {field.name: field.default for field in dataclasses.fields(kind)}
+        fields = {f.name: "???" if f.default is dataclasses.MISSING else f.default for f in dataclasses.fields(kind)}
         assert keys.pop("factor", "${factor}") == "${factor}"
         assert {**keys, **({"factor": 4.0} if "factor" in fields else {})} == fields
         assert getattr(xt, kind.__name__) is kind
@@ -122,10 +102,27 @@ def test_every_strategy_has_a_row_and_a_yaml_that_spells_out_every_field() -> No
 # Laws
 
 
-@given(spec_of, st.sampled_from([kind for kind in EVERY if "factor" in {f.name for f in dataclasses.fields(kind)}]))
-def test_factor_1_is_plain_bit_for_bit(spec: RopeSpec, kind: type[xt.Strategy]) -> None:
+# LongRoPE's factor sets its attention factor only; the slowing down is in its lists
+SCALED = [kind for kind in EVERY if "factor" in {f.name for f in dataclasses.fields(kind)} and kind is not xt.LongRoPE]
+
+
+@given(spec_of, st.sampled_from(SCALED))
+def test_factor_1_is_plain_bit_for_bit(spec: RopeSpec, kind: type[Any]) -> None:
     plain = xt.Plain().frequencies(spec, 1)
-    assert kind(factor=1).frequencies(spec, 1).equal(plain)  # type: ignore[call-arg]
+    assert kind(factor=1).frequencies(spec, 1).equal(plain)
+
+
+@given(spec_of, st.sampled_from(["index", "rotations"]), st.sampled_from(["arithmetic", "harmonic", "geometric"]))
+def test_factor_1_is_plain_for_every_variant_of_yarn(spec: RopeSpec, ramp: Any, blend: Any) -> None:
+    assert xt.YaRN(factor=1, ramp=ramp, blend=blend).frequencies(spec, 1).equal(xt.Plain().frequencies(spec, 1))
+
+
+@given(spec_of)
+def test_proportional_of_all_pairs_is_plain_and_longrope_of_ones_is_too(spec: RopeSpec) -> None:
+    plain, ones = xt.Plain().frequencies(spec, 1), (1.0,) * (spec.rotary_dim // 2)
+    assert xt.Proportional(p=1).frequencies(spec, 1).equal(plain)
+    for length in (1, spec.pretrained_length, 2 * spec.pretrained_length):
+        assert xt.LongRoPE(long_factor=ones, factor=1).frequencies(spec, length).equal(plain)
 
 
 @given(spec_of)
@@ -133,13 +130,24 @@ def test_shipped_is_plain_bit_for_bit_where_the_checkpoint_ships_no_scaling(spec
     assert xt.Shipped().frequencies(spec, 1).equal(xt.Plain().frequencies(spec, 1))
 
 
-@given(spec_of, factor_of, st.sampled_from([xt.Linear, xt.NTK, xt.YaRN, xt.NTKByParts, xt.Llama3]))
+PROMISED: dict[str, Any] = {
+    **{kind.name: kind for kind in SCALED if not kind.depends_on_length},
+    "ntk_mixed, b 0.5": functools.partial(xt.NTKMixed, mixed_b=0.5),
+    "mrrope, uni": functools.partial(xt.MrRoPE, variant="uni"),
+    **{
+        f"yarn, {ramp}, {blend}": functools.partial(xt.YaRN, ramp=ramp, blend=blend)
+        for ramp in ("index", "rotations")
+        for blend in ("arithmetic", "harmonic", "geometric")
+    },
+}
+
+
+@given(spec_of, factor_of, st.sampled_from(sorted(PROMISED)))
 def test_pairs_slow_down_by_1_to_s_and_never_less_at_longer_wavelengths(
-    spec: RopeSpec, factor: float, kind: type[Any]
+    spec: RopeSpec, factor: float, kind: str
 ) -> None:
-    slower = (
-        xt.Plain().frequencies(spec, 1).inv_freq.double() / kind(factor=factor).frequencies(spec, 1).inv_freq.double()
-    )
+    found = PROMISED[kind](factor=factor).frequencies(spec, 1).inv_freq.double()
+    slower = xt.Plain().frequencies(spec, 1).inv_freq.double() / found
     assert slower.min() >= 1 - 1e-6
     assert slower.max() <= factor * (1 + 2e-6)
     assert (slower.diff() >= -2e-6 * factor).all()
@@ -150,6 +158,140 @@ def test_the_first_pair_of_ntk_is_plain_and_the_last_is_interpolated(spec: RopeS
     plain, found = xt.Plain().frequencies(spec, 1).inv_freq, xt.NTK(factor=factor).frequencies(spec, 1).inv_freq
     assert found[0] == plain[0]
     close(found[-1], plain[-1].double() / factor)
+
+
+@given(spec_of, factor_of, st.floats(0.1, 3))
+def test_the_last_pair_of_fixed_and_mixed_ntk_is_interpolated(spec: RopeSpec, factor: float, b: float) -> None:
+    plain = xt.Plain().frequencies(spec, 1).inv_freq.double()
+    for strategy in (xt.NTKFixed(factor=factor), xt.NTKMixed(factor=factor, mixed_b=b)):
+        close(strategy.frequencies(spec, 1).inv_freq[-1], plain[-1] / factor)
+
+
+@given(spec_of, factor_of)
+def test_mrrope_uni_is_yarn_with_a_geometric_blend_and_pro_keeps_more(spec: RopeSpec, factor: float) -> None:
+    uni, pro = (xt.MrRoPE(factor=factor, variant=v).frequencies(spec, 1) for v in ("uni", "pro"))
+    assert uni.equal(xt.YaRN(factor=factor, blend="geometric").frequencies(spec, 1))
+    assert (pro.inv_freq >= uni.inv_freq * (1 - 1e-6)).all()
+
+
+@given(spec_of, factor_of)
+def test_the_blends_are_ordered_as_means_are(spec: RopeSpec, factor: float) -> None:
+    harmonic, geometric, arithmetic = (
+        xt.YaRN(factor=factor, blend=blend).frequencies(spec, 1).inv_freq
+        for blend in ("harmonic", "geometric", "arithmetic")
+    )
+    assert (harmonic <= geometric * (1 + 1e-6)).all()
+    assert (geometric <= arithmetic * (1 + 1e-6)).all()
+
+
+@given(spec_of, factor_of)
+def test_yarn_over_rotations_is_ntk_by_parts_with_a_temperature(spec: RopeSpec, factor: float) -> None:
+    yarn = xt.YaRN(factor=factor, ramp="rotations", attention_factor=1.0)
+    assert yarn.frequencies(spec, 1).equal(xt.NTKByParts(factor=factor).frequencies(spec, 1))
+
+
+@given(spec_of)
+def test_pairs_that_never_finish_a_turn_stand_still(spec: RopeSpec) -> None:
+    plain = xt.Plain().frequencies(spec, 1).inv_freq
+    turns = plain.double() * spec.pretrained_length / (2 * math.pi)
+    fope, giraffe = xt.FoPE().frequencies(spec, 1).inv_freq, xt.GiraffeTruncate().frequencies(spec, 1).inv_freq
+    slow = turns < 1 - 1e-6
+    assert (fope[slow] == 0).all()
+    assert torch.equal(fope[turns > 1 + 1e-6], plain[turns > 1 + 1e-6])
+    assert torch.equal(giraffe[turns > 1 + 1e-6], plain[turns > 1 + 1e-6])
+    assert (giraffe[turns < 0.125 - 1e-6] == 0).all()
+    assert (xt.NoPE().frequencies(spec, 1).inv_freq == 0).all()
+
+
+@pytest.mark.parametrize(("length", "still"), [(2048, 23), (4096, 18)])
+def test_fope_stops_as_many_pairs_as_published(length: int, still: int) -> None:
+    assert int((xt.FoPE().frequencies(RopeSpec(128, 1e4, length), 1).inv_freq == 0).sum()) == still
+
+
+def test_giraffe_keeps_stops_and_sets_as_many_pairs_as_published() -> None:
+    spec = RopeSpec(128, 1e4, 2048)
+    found, plain = xt.GiraffeTruncate().frequencies(spec, 1).inv_freq, xt.Plain().frequencies(spec, 1).inv_freq
+    assert [int((found == plain).sum()), int(((found > 0) & (found != plain)).sum()), int((found == 0).sum())] == [
+        41,
+        14,
+        9,
+    ]
+
+
+@given(spec_of, factor_of, st.sampled_from([xt.YaRN, xt.NTK, xt.Linear, xt.FoPE, xt.NTKByParts]))
+def test_resonance_makes_every_wavelength_whole_and_changes_it_by_at_most_a_half(
+    spec: RopeSpec, factor: float, kind: type[Any]
+) -> None:
+    base = kind() if kind is xt.FoPE else kind(factor=factor)
+    before = base.frequencies(spec, 1)
+    after = xt.compose(base, xt.Resonance()).frequencies(spec, 1)
+    moving = before.inv_freq > 0
+    assert (after.inv_freq[~moving] == 0).all()
+    old, new = (2 * math.pi / f.inv_freq[moving].double() for f in (before, after))
+    assert ((new - new.round()).abs() <= 1e-6 * new).all()
+    assert ((new - old).abs() <= 0.5 + 1e-6 * old).all()
+    assert after.attention_factor == before.attention_factor
+
+
+def test_resonance_rounds_wavelengths_as_published() -> None:
+    found = xt.Resonance().frequencies(RopeSpec(128, 1e4, 4096), 1).inv_freq
+    assert (2 * math.pi / found[:8]).round().tolist() == [6, 7, 8, 10, 11, 13, 15, 17]
+
+
+@given(spec_of, factor_of)
+def test_longrope_with_a_methods_own_divisors_is_that_method(spec: RopeSpec, factor: float) -> None:
+    plain = xt.Plain().frequencies(spec, 1).inv_freq.double()
+    for other in (xt.Linear(factor=factor), xt.NTK(factor=factor), xt.NTKFixed(factor=factor)):
+        divisors = tuple((plain / other.frequencies(spec, 1).inv_freq.double()).tolist())
+        found = xt.LongRoPE(long_factor=divisors, attention_factor=1.0).frequencies(spec, spec.pretrained_length + 1)
+        close(found.inv_freq, other.frequencies(spec, 1).inv_freq)
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 256])
+def test_longrope_switches_lists_beyond_the_trained_length_and_not_at_it(length: int) -> None:
+    # case 9
+    spec = RopeSpec(16, 1e4, 64)
+    strategy = xt.LongRoPE(short_factor=(1,) * 8, long_factor=(4,) * 8)
+    slower = xt.Plain().frequencies(spec, 1).inv_freq / strategy.frequencies(spec, length).inv_freq
+    close(slower, [4.0 if length > 64 else 1.0] * 8)
+    assert strategy.varies_with_length(spec)
+
+
+def test_longrope_can_switch_elsewhere_never_or_not_at_all() -> None:
+    spec = RopeSpec(16, 1e4, 64)
+    long, plain = [f / 4 for f in reference.plain(spec)], reference.plain(spec)
+    late = xt.LongRoPE(long_factor=(4,) * 8, switch_length=100)
+    close(late.frequencies(spec, 100).inv_freq, plain)
+    close(late.frequencies(spec, 101).inv_freq, long)
+    for always in (
+        xt.LongRoPE(long_factor=(4,) * 8, switch_length=0),
+        xt.LongRoPE(long_factor=(4,) * 8, short_factor=(4,) * 8),
+    ):
+        close(always.frequencies(spec, 1).inv_freq, long)
+        assert not always.varies_with_length(spec)
+
+
+@pytest.mark.parametrize(("factor", "su"), [(2, 1.04083), (4, 1.08012), (8, 1.11803), (16, 1.15470), (32, 1.19024)])
+def test_the_su_attention_factor_is_the_published_one(factor: float, su: float) -> None:
+    spec = RopeSpec(128, 1e4, 4096)
+    found = xt.LongRoPE(long_factor=(1,) * 64, factor=factor).frequencies(spec, 1)
+    assert found.attention_factor == pytest.approx(su, rel=1e-5)
+
+
+def test_the_first_tokens_of_longrope_rotate_as_plain() -> None:
+    spec = RopeSpec(16, 1e4, 64)
+    strategy = xt.LongRoPE(long_factor=(4,) * 8, start_tokens=5)
+    frequencies = strategy.frequencies(spec, 200)
+    cos, sin = cos_sin(frequencies, torch.arange(200))
+    a = frequencies.attention_factor
+    assert a > 1
+    for m in (0, 1, 4, 5, 6, 199):
+        divisor, radius = (1, 1.0) if m < 5 else (4, a)
+        expected = [radius * math.cos(m * f / divisor) for f in reference.plain(spec)]
+        torch.testing.assert_close(cos[m].double(), torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-5)
+        assert float((cos[m] ** 2 + sin[m] ** 2).sqrt().mean()) == pytest.approx(radius, rel=1e-6)
+    table = unit_circle(frequencies, torch.arange(200))
+    torch.testing.assert_close(table, torch.complex(cos, sin), rtol=0, atol=1e-6)
 
 
 @given(spec_of, factor_of)
@@ -185,9 +327,11 @@ def test_ntk_alpha_is_the_exponent_formula(alpha: float, base: float) -> None:
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 def test_a_strategy_is_a_pure_function_of_spec_and_length(kind: type[xt.Strategy]) -> None:
     spec = RopeSpec(64, 1e5, 8192)
-    first = kind().frequencies(spec, 8192)
-    kind().frequencies(spec, 1_000_000)
-    assert kind().frequencies(spec, 8192).equal(first)
+    (row, *_) = [row for row in TABLE if type(row.strategy()) is kind]
+    strategy = row.strategy(32)
+    first = strategy.frequencies(spec, 8192)
+    strategy.frequencies(spec, 1_000_000)
+    assert row.strategy(32).frequencies(spec, 8192).equal(first)
     assert first.inv_freq.dtype == torch.float32
 
 
@@ -218,13 +362,14 @@ def test_dynamic_forms_are_plain_up_to_the_pretrained_length_and_meet_the_fixed_
     spec: RopeSpec, factor: float, times: float
 ) -> None:
     plain = xt.Plain().frequencies(spec, 1)
-    for strategy in (xt.DynamicNTK(factor=factor), xt.DynamicLinear()):
+    for strategy in (xt.DynamicNTK(factor=factor), xt.DynamicLinear(), xt.DynamicYaRN()):
         for length in (1, spec.pretrained_length // 2, spec.pretrained_length):
             assert strategy.frequencies(spec, length).equal(plain)
     length = int(times * spec.pretrained_length)
     exact = length / spec.pretrained_length
     assert xt.DynamicNTK(factor=1).frequencies(spec, length).equal(xt.NTK(factor=exact).frequencies(spec, 1))
     assert xt.DynamicLinear().frequencies(spec, length).equal(xt.Linear(factor=exact).frequencies(spec, 1))
+    assert xt.DynamicYaRN().frequencies(spec, length).equal(xt.YaRN(factor=exact).frequencies(spec, 1))
 
 
 # Fields
@@ -236,10 +381,22 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "yarn.factor": (2, 3),
     "yarn.beta_fast": (32, 16),
     "yarn.beta_slow": (1, 2),
+    "yarn.ramp": ("index", "rotations"),
+    "yarn.blend": ("harmonic", "geometric"),
     "yarn.truncate": (True, False),
     "yarn.attention_factor": (None, 1.0),
     "yarn.mscale": (1.0, 0.5),
     "yarn.mscale_all_dim": (0.7, 0.5),
+    "dynamic_yarn.beta_fast": (32, 16),
+    "dynamic_yarn.beta_slow": (1, 2),
+    "dynamic_yarn.ramp": ("index", "rotations"),
+    "dynamic_yarn.blend": ("arithmetic", "harmonic"),
+    "dynamic_yarn.truncate": (True, False),
+    "mrrope.factor": (2, 3),
+    "mrrope.variant": ("uni", "pro"),
+    "mrrope.beta_fast": (32, 16),
+    "mrrope.beta_slow": (1, 2),
+    "mrrope.attention_factor": (None, 1.0),
     "abf.base": (5e5, 1e6),
     "ntk_by_parts.factor": (2, 3),
     "ntk_by_parts.alpha": (1, 2),
@@ -248,7 +405,27 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "llama3.low_freq_factor": (1, 2),
     "llama3.high_freq_factor": (4, 8),
     "dynamic_ntk.factor": (2, 3),
+    "ntk_fixed.factor": (2, 3),
+    "ntk_mixed.factor": (2, 3),
+    "ntk_mixed.mixed_b": (0.75, 1),
+    "giraffe_power.power": (0.5, 1),
+    "giraffe_truncate.a": (0.125, 0.25),
+    "giraffe_truncate.b": (1, 2),
+    "giraffe_truncate.rho": (0.0625, 0.05),
+    "proportional.p": (0.75, 0.5),
+    "longrope.long_factor": ((4,) * 64, (3,) * 64),
+    "longrope.short_factor": (None, (1.5,) * 64),  # at a length up to the switch
+    "longrope.factor": (2, 3),
+    "longrope.attention_factor": (None, 1.0),
+    "longrope.switch_length": (None, 100_000),
+    "longrope.start_tokens": (0, 4),
 }
+NEEDED: dict[str, dict[str, Any]] = {
+    "yarn.mscale": {"mscale_all_dim": 0.7},
+    "yarn.mscale_all_dim": {"mscale": 1.0},
+    "longrope.short_factor": {"switch_length": 100_000},
+}
+"""Without these another field decides."""
 
 
 def test_every_field_changes_something() -> None:
@@ -257,13 +434,13 @@ def test_every_field_changes_something() -> None:
     fields = {f"{kind.name}.{f.name}": kind for kind in EVERY for f in dataclasses.fields(kind)}
     assert set(SETTINGS) == set(fields)
     for name, values in SETTINGS.items():
-        field = name.partition(".")[2]
-        others = {"mscale": 1.0, "mscale_all_dim": 0.7} if field.startswith("mscale") else {}
-        a, b = (fields[name](**{**others, field: value}).frequencies(spec, 4 * 4096) for value in values)
+        kind, field = fields[name], name.partition(".")[2]
+        given = {"long_factor": (4,) * 64} if kind is xt.LongRoPE else {}
+        a, b = (kind(**{**given, **NEEDED.get(name, {}), field: value}).frequencies(spec, 4 * 4096) for value in values)
         assert not a.equal(b), name
 
 
-@pytest.mark.parametrize("kind", [xt.Linear, xt.NTK, xt.YaRN, xt.NTKByParts, xt.Llama3, xt.DynamicNTK])
+@pytest.mark.parametrize("kind", SCALED)
 @pytest.mark.parametrize("value", [0.5, 0, -1, "4", math.nan, math.inf, None, True, [4]])
 def test_a_factor_that_is_no_number_of_at_least_1_is_refused_by_name(kind: type[Any], value: Any) -> None:
     with pytest.raises(xt.StrategyError, match="factor must be a number of at least 1, got ") as error:
@@ -278,6 +455,9 @@ def test_a_factor_that_is_no_number_of_at_least_1_is_refused_by_name(kind: type[
         ({"beta_fast": 1, "beta_slow": 1}, "beta_fast must be above beta_slow"),
         ({"beta_slow": 0}, "beta_slow must be a number above 0"),
         ({"truncate": "yes"}, "truncate must be a boolean"),
+        ({"truncate": False, "ramp": "rotations"}, "truncate=False has no effect with ramp=rotations"),
+        ({"ramp": "indx"}, "ramp must be one of index, rotations, got 'indx'"),
+        ({"blend": None}, "blend must be one of arithmetic, harmonic, geometric, got None"),
         ({"attention_factor": 0}, "attention_factor must be a number above 0"),
         ({"mscale": 1.0}, "act together"),
         ({"attention_factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}, "would override"),
@@ -295,12 +475,164 @@ def test_yarn_refuses_settings_that_cannot_act(fields: dict[str, Any], message: 
         (xt.NTKByParts, {"alpha": 32, "beta": 32}, "beta must be above alpha"),
         (xt.ABF, {"base": 1}, "base must be a number above 1"),
         (xt.ABF, {"base": math.nan}, "base must be a number above 1"),
+        (xt.DynamicYaRN, {"beta_slow": 40}, "beta_fast must be above beta_slow"),
+        (xt.MrRoPE, {"variant": "profi"}, "variant must be one of uni, pro, got 'profi'"),
+        (xt.MrRoPE, {"attention_factor": -1}, "attention_factor must be a number above 0, got -1"),
+        (xt.NTKMixed, {"mixed_b": 0}, "mixed_b must be a number above 0"),
+        (xt.GiraffePower, {"power": 0}, "power must be a number above 0"),
+        (xt.GiraffeTruncate, {"a": 1}, "b must be above a"),
+        (xt.GiraffeTruncate, {"rho": 0}, "rho must be a number above 0"),
+        (xt.Proportional, {"p": 1.5}, "p must be a number above 0 and at most 1, got 1.5"),
+        (xt.Proportional, {"p": 0}, "p must be a number above 0 and at most 1, got 0"),
+        (xt.LongRoPE, {"long_factor": []}, "long_factor must be a list of d/2 factors or a file with them"),
+        (xt.LongRoPE, {"long_factor": 4}, "long_factor must be a list of d/2 factors"),
+        (xt.LongRoPE, {"long_factor": [1, 0]}, r"long_factor\[1\] must be a number above 0, got 0"),
+        (xt.LongRoPE, {"long_factor": [1, math.nan]}, r"long_factor\[1\] must be a number above 0, got nan"),
+        (xt.LongRoPE, {"long_factor": [1], "short_factor": ["1"]}, r"short_factor\[0\] must be a number above 0"),
+        (xt.LongRoPE, {"long_factor": "no/such.json"}, "cannot read long_factor from 'no/such.json'"),
+        (xt.LongRoPE, {"long_factor": [1], "start_tokens": -1}, "start_tokens must be a whole number of tokens"),
+        (xt.LongRoPE, {"long_factor": [1], "switch_length": 2.5}, "switch_length must be a whole number of tokens"),
+        (xt.LongRoPE, {"long_factor": [1], "factor": 0.5}, "factor must be a number of at least 1, got 0.5"),
+        (xt.LongRoPE, {"long_factor": [1], "attention_factor": 0}, "attention_factor must be a number above 0"),
     ],
 )
 def test_settings_that_cannot_act_are_refused(kind: type[Any], fields: dict[str, Any], message: str) -> None:
     # case 8: low == high would divide by zero
     with pytest.raises(xt.StrategyError, match=message):
         kind(**fields)
+
+
+@pytest.mark.parametrize("count", [5, 1])
+def test_a_list_of_the_wrong_size_is_refused_with_both_numbers(count: int) -> None:
+    # case 9
+    spec = RopeSpec(16, 1e4, 64)
+    for fields in ({"long_factor": [1.0] * count}, {"long_factor": [1.0] * 8, "short_factor": [1.0] * count}):
+        with pytest.raises(xt.StrategyError, match=f"holds {count} factors, rotary_dim 16 needs 8"):
+            xt.LongRoPE(**fields).frequencies(spec, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("factors.txt", "1\n1.5\n2"),
+        ("factors.csv", "1, 1.5, 2\n"),
+        ("factors.json", "[1, 1.5, 2]"),
+        ("config.json", '{"rope_theta": 1e4, "rope_scaling": {"type": "longrope", "long_factor": [1, 1.5, 2]}}'),
+        ("config.json", '{"rope_parameters": {"rope_type": "longrope", "long_factor": [1, 1.5, 2]}}'),
+    ],
+)
+def test_factors_are_read_from_a_file_and_kept_as_numbers(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    for path in (tmp_path / name, str(tmp_path / name)):
+        strategy = xt.LongRoPE(long_factor=path)  # type: ignore[arg-type]
+        assert strategy == xt.LongRoPE(long_factor=(1, 1.5, 2))
+        assert strategy.parameters()["long_factor"] == (1.0, 1.5, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("factors.txt", "1\nx", "could not convert string to float: 'x'"),
+        ("factors.json", "[1,", "cannot read long_factor"),
+        ("config.json", '{"rope_scaling": {"short_factor": [1]}}', "has no 'long_factor'"),
+        ("factors.json", '"[1]"', "must be a list of d/2 factors"),
+    ],
+)
+def test_a_file_without_factors_is_refused_in_one_line(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(xt.StrategyError, match=message) as error:
+        xt.LongRoPE(long_factor=str(tmp_path / name))  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+
+
+# Composition
+
+
+class Bent(xt.Strategy):
+    """Positions of its own, frequencies left alone."""
+
+    def bands(self, rope: RopeSpec, length: int) -> tuple[xt.Band, ...]:
+        return (*super().bands(rope, length), *super().bands(rope, length))
+
+
+@dataclasses.dataclass(frozen=True)
+class Halve(xt.Transform):
+    """The simplest transform."""
+
+    def transform(self, frequencies: Frequencies, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
+        return dataclasses.replace(frequencies, inv_freq=frequencies.inv_freq / 2)
+
+
+@given(spec_of, factor_of)
+def test_a_composition_is_its_parts_one_after_the_other(spec: RopeSpec, factor: float) -> None:
+    yarn, resonance = xt.YaRN(factor=factor), xt.Resonance()
+    expected = resonance.transform(yarn.frequencies(spec, 1), spec, 1)
+    both = xt.compose(yarn, resonance)
+    assert both.frequencies(spec, 1).equal(expected)
+    assert xt.compose(resonance, yarn) == both == xt.compose(first=yarn, then=resonance)
+    assert xt.compose(both, Halve()).frequencies(spec, 1).equal(Halve().transform(expected, spec, 1))
+    assert xt.compose(yarn) is yarn
+    assert xt.compose(xt.Plain(), resonance).frequencies(spec, 1).equal(resonance.frequencies(spec, 1))
+
+
+def test_transforms_act_in_the_order_given() -> None:
+    spec = RopeSpec(16, 1e4, 64)
+    one, other = (
+        xt.compose(*parts).frequencies(spec, 1) for parts in ((xt.Resonance(), Halve()), (Halve(), xt.Resonance()))
+    )
+    assert not one.equal(other)
+    close(one.inv_freq, [f / 2 for f in reference.resonance(reference.plain(spec))])
+    close(other.inv_freq, reference.resonance([f / 2 for f in reference.plain(spec)]))
+
+
+def test_positions_compose_with_frequencies() -> None:
+    spec = RopeSpec(16, 1e4, 64)
+    both = xt.compose(Bent(), xt.YaRN(factor=4), xt.Resonance())
+    assert len(both.bands(spec, 64)) == 2
+    assert both.frequencies(spec, 64).equal(xt.compose(xt.YaRN(factor=4), xt.Resonance()).frequencies(spec, 64))
+    assert len(xt.compose(xt.YaRN(factor=4), xt.Resonance()).bands(spec, 64)) == 1
+
+
+def test_a_composition_says_what_it_is() -> None:
+    both = xt.compose(xt.DynamicYaRN(), xt.Resonance())
+    assert (both.name, both.label) == ("dynamic_yarn+resonance", "dynamic_yarn+resonance")
+    assert both.depends_on_length
+    assert both.varies_with_length(RopeSpec(16, 1e4, 64))
+    yarn = xt.compose(xt.YaRN(factor=2), xt.Resonance())
+    assert yarn.label == "yarn+resonance ×2"
+    assert not yarn.depends_on_length
+    assert yarn.parameters()["factor"] == 2.0
+    assert [part["strategy"] for part in yarn.parameters()["parts"]] == ["yarn", "resonance"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ((), "needs at least one strategy"),
+        ((xt.YaRN(), xt.Linear()), "yarn ×4 and linear ×4 both set the frequencies, and strategies never stack"),
+        ((xt.Plain(), xt.NTK(), xt.Resonance()), "plain and ntk ×4 both set the frequencies"),
+        ((Bent(), Bent()), "bent and bent both set the positions"),
+        ((xt.Resonance(), xt.Resonance()), "resonance is given 2 times"),
+        ((xt.YaRN(), "resonance"), "every part must be a Strategy"),
+        ((xt.compose(xt.YaRN(), xt.Resonance()), xt.NTK()), "yarn ×4 and ntk ×4 both set the frequencies"),
+    ],
+)
+def test_parts_that_conflict_are_refused_with_the_reason(parts: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(xt.StrategyError, match=message):
+        xt.compose(*parts)
+
+
+def test_a_transform_that_would_change_nothing_is_refused() -> None:
+    with pytest.raises(xt.StrategyError, match=r"nope\+resonance: resonance changes nothing"):
+        xt.compose(xt.NoPE(), xt.Resonance()).frequencies(RopeSpec(16, 1e4, 64), 1)
+
+
+def test_a_transform_must_say_what_it_does() -> None:
+    class Empty(xt.Transform):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Empty must define transform"):
+        Empty().frequencies(RopeSpec(16, 1e4, 64), 1)
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -311,6 +643,11 @@ def test_an_unknown_field_is_refused() -> None:
 def test_4_and_4_0_and_defaults_spelled_out_are_one_setting() -> None:
     assert xt.YaRN(factor=4) == xt.YaRN(factor=4.0) == xt.YaRN(factor=4.0, beta_fast=32, truncate=True)
     assert xt.YaRN(factor=4).parameters() == xt.YaRN().parameters()
+
+
+def test_proportional_must_leave_a_pair() -> None:
+    with pytest.raises(xt.StrategyError, match=r"p=0\.1 leaves none of 8 pairs; use nope"):
+        xt.Proportional(p=0.1).frequencies(RopeSpec(16, 1e4, 64), 1)
 
 
 def test_ntk_needs_more_than_one_pair() -> None:
@@ -338,6 +675,12 @@ def test_a_spec_is_checked(fields: dict[str, Any], message: str) -> None:
 def test_frequencies_are_checked(inv_freq: torch.Tensor) -> None:
     with pytest.raises(xt.StrategyError, match="inv_freq must be"):
         Frequencies(inv_freq)
+
+
+@pytest.mark.parametrize("fields", [{"start_tokens": 4}, {"start_inv_freq": torch.ones(2)}])
+def test_start_tokens_and_their_frequencies_go_together(fields: dict[str, Any]) -> None:
+    with pytest.raises(xt.StrategyError, match="start_inv_freq belongs to start_tokens"):
+        Frequencies(torch.ones(2), **fields)
 
 
 def test_closed_forms_differ_where_the_methods_do() -> None:

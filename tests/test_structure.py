@@ -64,7 +64,8 @@ def test_the_package_knows_no_hydra(path: Path) -> None:
 def test_strategies_are_pure_maths() -> None:
     for path in [PACKAGE / "rope.py", *(PACKAGE / "strategies").glob("*.py")]:
         top = {name.split(".")[0] for name in imports(path)}
-        assert top <= {"torch", "math", "dataclasses", "typing", "collections", "numbers", "extrapolate"}, path
+        files = {"json", "pathlib"} if path.stem == "longrope" else set()  # its factors may come from a file
+        assert top <= {"torch", "math", "dataclasses", "typing", "collections", "numbers", "extrapolate", *files}, path
 
 
 def test_importing_patches_nothing_and_reads_nothing_heavy() -> None:

@@ -13,13 +13,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+import transformers
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import extrapolate as xt
 from experiments import cell as job
 from extrapolate.results import COLUMNS
-from tests.conftest import tiny_model
+from tests.conftest import byte_tokenizer, tiny_model
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ["seconds", "tokens_per_second", "finished"]  # what a second run may change
@@ -158,6 +159,92 @@ def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_
 
 
 # What makes a cell
+
+
+def test_a_composed_strategy_is_one_cell_that_names_its_parts(tmp_path: Path, cell: Compose) -> None:
+    assert job.run_cell(cell("strategy=compose"))["outcome"] == "computed"
+    row = results(tmp_path).iloc[0]
+    strategy = xt.compose(xt.YaRN(factor=4), xt.Resonance())
+    assert (row["strategy"], row["label"], row["factor"]) == ("yarn+resonance", "yarn+resonance ×4", 4.0)
+    assert json.loads(row["parameters"]) == strategy.parameters()
+    assert job.run_cell(cell("strategy=compose"))["outcome"] == "reused"
+    assert job.run_cell(cell("strategy=compose", "strategy@strategy.first=ntk"))["outcome"] == "computed"
+
+
+def test_factors_of_a_file_are_kept_by_content(tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "factors.json").write_text(json.dumps([1.0 + i for i in range(8)]))
+    by_file = ["strategy=longrope", "strategy.long_factor=factors.json"]
+    first = job.run_cell(cell(*by_file))
+    assert first["outcome"] == "computed"
+    assert results(tmp_path)["depends_on_length"].all()
+    assert job.run_cell(cell("strategy=longrope", "strategy.long_factor=[1,2,3,4,5,6,7,8]"))["key"] == first["key"]
+    (tmp_path / "factors.json").write_text(json.dumps([2.0] * 8))
+    assert job.run_cell(cell(*by_file))["outcome"] == "computed"
+    failed = job.run_cell(cell("strategy=longrope"))
+    assert failed["outcome"] == "failed"
+    assert "strategy.long_factor" in failed["error_message"]
+
+
+SCALED: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama-3.1-like": (
+        "llama",
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "Qwen-YaRN-like": ("qwen2", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
+    "Phi-3-like": (
+        "phi3",
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0 + i / 32 for i in range(8)],
+            "long_factor": [1.0 + i for i in range(8)],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "scaling"), SCALED.values(), ids=SCALED)
+def test_a_model_that_is_already_scaled(tmp_path: Path, cell: Compose, family: str, scaling: dict[str, Any]) -> None:
+    tokenizer = byte_tokenizer()
+    common: dict[str, Any] = {"vocab_size": len(tokenizer), "max_position_embeddings": 512, "sharpen": 4}
+    bare = tiny_model(family, **common, **({"original_max_position_embeddings": 64} if family == "phi3" else {}))
+    bare.config.max_position_embeddings = 64
+    # as published: Phi-3 keeps its trained length beside the scaling, the others in it
+    beside = {"original_max_position_embeddings": 64} if family == "phi3" else {}
+    model = tiny_model(family, rope_parameters={**scaling, "rope_theta": 10000.0}, **common, **beside)
+    for folder, saved in ((tmp_path / "scaled", model), (tmp_path / "bare", bare)):
+        saved.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    for name in ("shipped", "plain", "yarn"):
+        assert job.run_cell(cell(f"strategy={name}", f"model.path={tmp_path / 'scaled'}"))["outcome"] == "computed"
+    for name in ("plain", "yarn"):
+        assert job.run_cell(cell(f"strategy={name}", f"model.path={tmp_path / 'bare'}"))["outcome"] == "computed"
+    table = results(tmp_path)
+    of_scaled, of_bare = (table[table["model"] == str(tmp_path / name)] for name in ("scaled", "bare"))
+    # every row says what the checkpoint ships, what was done instead, and the length it was trained at
+    assert set(of_scaled["shipped_type"]) == {scaling["rope_type"]}
+    assert set(of_scaled["pretrained_length"]) == {64}
+    assert set(of_scaled["theta"]) == {10000.0}
+    assert set(of_scaled.loc[of_scaled["strategy"] == "shipped", "depends_on_length"]) == {family == "phi3"}
+    scaled, unscaled = (
+        {(name, length): total for name, length, total in zip(t["strategy"], t["length"], t["nll_sum"], strict=True)}
+        for t in (of_scaled, of_bare)
+    )
+    # replaced, never stacked: the numbers of the same weights without a scaling
+    assert {cell: total for cell, total in scaled.items() if cell[0] != "shipped"} == unscaled
+    # shipped is transformers' own model; made anew for each length, because longrope carries state
+    texts = xt.load_documents(xt.Local(str(tmp_path / "texts")), tokenizer, documents=2)
+    for length in (16, 64, 256):
+        own = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "scaled").eval()
+        total = sum(xt.token_losses(own, text.ids[None, :length]).double().sum().item() for text in texts)
+        assert scaled["shipped", length] == pytest.approx(total, rel=1e-5)
+    assert scaled["shipped", 256] != pytest.approx(scaled["plain", 256], rel=1e-4)
 
 
 def test_a_finished_cell_is_not_computed_again(cell: Compose) -> None:

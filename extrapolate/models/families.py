@@ -1,6 +1,7 @@
 """Where a model keeps its rotary embedding, and what its config says of it. Found by structure, not by class name."""
 
 import copy
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from extrapolate.errors import ModelError, first_line
-from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
+from extrapolate.rope import Frequencies, RopeSpec
 
 TableForm = Literal["halves", "pairs", "single"]
 """How a rotary module lays out cos and sin: each frequency at i and i + d/2, at 2i and 2i + 1, or once."""
@@ -158,28 +159,33 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
             f"{who}: pretrained_length must be a whole number of tokens of at least 1, got {pretrained_length!r}; "
             "give it with pretrained_length=..."
         )
-    shipped_type = parameters["rope_type"]
-    return RopeSpec(
-        rotary_dim, theta, pretrained_length, _shipped(config, shipped_type, theta, rotary_dim), shipped_type
-    )
-
-
-def _shipped(config: Any, rope_type: str, theta: float, rotary_dim: int) -> Frequencies:
-    """The checkpoint's own frequencies, by transformers' own formulas."""
+    rope_type = parameters["rope_type"]
     if rope_type == "default":
-        return Frequencies(base_frequencies(theta, rotary_dim))
+        return RopeSpec(rotary_dim, theta, pretrained_length)
     if rope_type not in ROPE_INIT_FUNCTIONS:
         known = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
-        raise ModelError(f"{type(config).__name__}: unknown rope_type {rope_type!r}; transformers knows {known}")
+        raise ModelError(f"{who}: unknown rope_type {rope_type!r}; transformers knows {known}")
+    shipped_at = functools.partial(_shipped, copy.deepcopy(config), rope_type)
+    two_lists = rope_type == "longrope" and parameters.get("short_factor") != parameters.get("long_factor")
+    follows = two_lists or rope_type == "dynamic"
+    shipped = shipped_at(pretrained_length)
+    return RopeSpec(rotary_dim, theta, pretrained_length, shipped, rope_type, shipped_at if follows else None)
+
+
+def _shipped(config: Any, rope_type: str, length: int) -> Frequencies:
+    """The checkpoint's own frequencies for a text of ``length`` tokens, by transformers' own formulas."""
     # a copy, because transformers writes defaults into the config it computes from
-    inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu")
+    inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=length)
     return Frequencies(inv_freq.float(), float(attention_factor))
 
 
-def deviation(seam: RotarySeam, expected: Tensor) -> float:
-    """Largest relative difference between a module's buffer and the frequencies its config implies; 0 on meta."""
-    found = seam.module.get_buffer("inv_freq")
-    if found.is_meta:
+def deviation(seam: RotarySeam, spec: RopeSpec) -> float:
+    """Largest relative difference between a module's buffer and the frequencies its config implies.
+
+    0 where that cannot be told: on meta, and where the buffer follows the last text's length.
+    """
+    found, expected = seam.module.get_buffer("inv_freq"), spec.shipped.inv_freq
+    if found.is_meta or spec.shipped_at is not None:
         return 0.0
     difference = ((found.float().cpu() - expected).abs() / expected.clamp_min(1e-30)).max().item()
     return math.inf if math.isnan(difference) else difference

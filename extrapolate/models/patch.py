@@ -136,7 +136,7 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
         raise StrategyError(f"strategy must be a Strategy such as extrapolate.YaRN(factor=4), got {strategy!r}")
     if not hasattr(model, "config"):
         raise ModelError(f"{type(model).__name__} has no config to read theta and the pretrained length from")
-    if type(strategy).bands is not Strategy.bands:
+    if strategy.changes_positions:
         raise StrategyError(
             f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet"
         )
@@ -186,7 +186,7 @@ def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
             f"{who}: {seam.name} holds {seam.pairs} frequencies, but the config implies rotary_dim {spec.rotary_dim}, "
             f"that is {spec.rotary_dim // 2}"
         )
-    off = deviation(seam, spec.shipped.inv_freq)
+    off = deviation(seam, spec)
     if off > BUFFER_TOLERANCE:
         warnings.warn(
             f"{who}: {seam.name}.inv_freq is up to {off:.3g} times off what the config implies (theta {spec.theta:g}); "
@@ -216,12 +216,17 @@ def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: M
         raise StrategyError(f"{strategy.label} changes nothing on this model (rotary_dim {spec.rotary_dim})")
     positions = torch.arange(length)[None] if varies else torch.arange(0, length, max(1, length // 64))[None]
     phases = positions[..., None].double() * expected.inv_freq.double()
+    radius = torch.full_like(phases[..., :1], expected.attention_factor)
+    if expected.start_inv_freq is not None:
+        start = positions[..., None] < expected.start_tokens
+        phases = torch.where(start, positions[..., None].double() * expected.start_inv_freq.double(), phases)
+        radius = torch.where(start, 1.0, radius)
     tolerance = 1e-6 + 2.0**-23 * length  # a float32 phase is off by half a unit in its last place
     for name, module in replacements.items():
         cos, sin = module(torch.zeros(1, 1, 1), positions)
         for table, form in ((cos, phases.cos()), (sin, phases.sin())):
-            error = (table.double() - expand(form, module.seam.form) * expected.attention_factor).abs().max().item()
-            if error > tolerance * expected.attention_factor:
+            error = (table.double() - expand(form * radius, module.seam.form)).abs().max().item()
+            if error > tolerance * max(1.0, expected.attention_factor):
                 raise ModelError(
                     f"{type(model).__name__}: {name} is off its closed form by {error:.3g} under {strategy!r}"
                 )

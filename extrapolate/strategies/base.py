@@ -5,14 +5,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from extrapolate.errors import StrategyError
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 
-__all__ = ["Band", "Frequencies", "Strategy", "blend", "flag", "number", "rising"]
+__all__ = ["Band", "Blend", "Frequencies", "Strategy", "Transform", "blend", "choice", "flag", "number", "rising"]
+
+Blend = Literal["arithmetic", "harmonic", "geometric"]
+"""The mean between two speeds: linear in frequency, linear in wavelength, or in the logarithm of either."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class Strategy:
         """Whether ``length`` matters on this checkpoint; :attr:`depends_on_length` unless the checkpoint decides."""
         return self.depends_on_length
 
+    @property
+    def changes_positions(self) -> bool:
+        """Whether it has bands of its own."""
+        return type(self).bands is not Strategy.bands
+
     def parameters(self) -> dict[str, object]:
         """Every field with the value in use; what a result row stores."""
         return dataclasses.asdict(self)
@@ -82,7 +90,22 @@ class Strategy:
         return self.name if factor is None else f"{self.name} ×{factor:g}"
 
 
-def number(strategy: Strategy, field: str, *, minimum: float = -math.inf, above: float = -math.inf) -> float:
+@dataclass(frozen=True)
+class Transform(Strategy):
+    """A change of whatever frequencies another strategy gives, to be composed with it; alone, of unscaled RoPE."""
+
+    def transform(self, frequencies: Frequencies, rope: RopeSpec, length: int) -> Frequencies:
+        """The changed frequencies; every subclass has its own."""
+        raise NotImplementedError(f"{type(self).__name__} must define transform(frequencies, rope, length)")
+
+    def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:
+        """The transform of unscaled RoPE."""
+        return self.transform(super().frequencies(rope, length), rope, length)
+
+
+def number(
+    strategy: Strategy, field: str, *, minimum: float = -math.inf, above: float = -math.inf, maximum: float = math.inf
+) -> float:
     """Check one numeric field and store it as float, so that 4 and 4.0 are the same setting.
 
     Args:
@@ -90,14 +113,16 @@ def number(strategy: Strategy, field: str, *, minimum: float = -math.inf, above:
         field: name of the field.
         minimum: smallest value allowed.
         above: the value must be larger than this.
+        maximum: largest value allowed.
 
     Raises:
         StrategyError: naming the field, the value and the rule.
     """
     value = getattr(strategy, field)
     rule = f"a number of at least {minimum:g}" if minimum > -math.inf else f"a number above {above:g}"
+    rule += f" and at most {maximum:g}" if maximum < math.inf else ""
     real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not real or value < minimum or value <= above:
+    if not real or value < minimum or value <= above or value > maximum:
         raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
     object.__setattr__(strategy, field, float(value))
     return float(value)
@@ -114,20 +139,28 @@ def rising(strategy: Strategy, low: str, high: str) -> None:
         raise StrategyError(f"{strategy.name}: {high} must be above {low}, got {low}={bottom:g}, {high}={top:g}")
 
 
-def blend(rope: RopeSpec, factor: float, keep: Tensor) -> Tensor:
-    """``(1-g)·f/s + g·f``: from interpolated pairs, g = 0, to kept ones, g = 1 (YaRN, arXiv 2309.00071, Eq. 19).
+def blend(rope: RopeSpec, factor: float, keep: Tensor, kind: Blend = "arithmetic") -> Tensor:
+    """From interpolated pairs f/s, where g = 0, to kept ones f, where g = 1.
+
+    Arithmetic, ``(1-g)·f/s + g·f``, is YaRN's (arXiv 2309.00071, Eq. 19); harmonic, ``f / ((1-g)·s + g)``, is linear in
+    wavelength; geometric is ``f / s^(1-g)``.
 
     Args:
         rope: the checkpoint's spec.
         factor: s.
         keep: (d/2,) float64, g of each pair.
+        kind: of mean.
 
     Returns:
         (d/2,) float32. In float64 from the float32 ladder between, so that kept pairs round back to plain bit for bit
         and interpolated ones to plain/s.
     """
     plain = base_frequencies(rope.theta, rope.rotary_dim).double()
-    return ((1 - keep) * (plain / factor) + keep * plain).float()
+    if kind == "arithmetic":
+        return ((1 - keep) * (plain / factor) + keep * plain).float()
+    if kind == "harmonic":
+        return (plain / ((1 - keep) * factor + keep)).float()
+    return (plain / factor ** (1 - keep)).float()
 
 
 def flag(strategy: Strategy, field: str) -> None:
@@ -140,3 +173,14 @@ def flag(strategy: Strategy, field: str) -> None:
     if not isinstance(value, bool):
         hint = " (write true or false)" if isinstance(value, str | Integral) else ""
         raise StrategyError(f"{strategy.name}: {field} must be a boolean{hint}, got {value!r}")
+
+
+def choice(strategy: Strategy, field: str, options: object) -> None:
+    """Check one field that names one of a ``Literal``'s options.
+
+    Raises:
+        StrategyError: naming the field, the value and the options.
+    """
+    value = getattr(strategy, field)
+    if value not in get_args(options):
+        raise StrategyError(f"{strategy.name}: {field} must be one of {', '.join(get_args(options))}, got {value!r}")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from extrapolate.rope import Frequencies, RopeSpec
-from extrapolate.strategies.base import Strategy, number, rising
-from extrapolate.strategies.ntk_by_parts import blend_by_turns
+from extrapolate.strategies.base import Strategy, blend, number, rising
+from extrapolate.strategies.ntk_by_parts import kept_by_turns
 
 
 @dataclass(frozen=True)
@@ -31,4 +31,5 @@ class Llama3(Strategy):
 
     def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
         """Wavelength below L/high: kept; above L/low: divided by s; between: a linear mix over turns."""
-        return blend_by_turns(rope, self.factor, self.low_freq_factor, self.high_freq_factor)
+        keep = kept_by_turns(rope, self.low_freq_factor, self.high_freq_factor)
+        return Frequencies(blend(rope, self.factor, keep))

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from extrapolate.rope import Frequencies, RopeSpec
 from extrapolate.strategies.base import Strategy, blend, number, rising
 
 
-def blend_by_turns(rope: RopeSpec, factor: float, alpha: float, beta: float) -> Frequencies:
-    """``(1-g)·f/s + g·f`` where g rises from 0 to 1 as a pair's turns in training rise from alpha to beta."""
+def kept_by_turns(rope: RopeSpec, alpha: float, beta: float) -> Tensor:
+    """(d/2,) float64, rising from 0 to 1 as a pair's turns in training rise from alpha to beta."""
     # the ramp from the exact ladder: near its slow end a float32 ladder's error would grow by the factor
     exact = rope.theta ** (-torch.arange(0, rope.rotary_dim, 2, dtype=torch.float64) / rope.rotary_dim)
     turns = rope.pretrained_length * exact / (2 * math.pi)
-    keep = ((turns - alpha) / (beta - alpha)).clamp(0, 1)
-    return Frequencies(blend(rope, factor, keep))
+    return ((turns - alpha) / (beta - alpha)).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,4 @@ class NTKByParts(Strategy):
 
     def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
         """``(1-g)·f/s + g·f`` with ``g = clip((L/lambda - alpha) / (beta - alpha), 0, 1)``."""
-        return blend_by_turns(rope, self.factor, self.alpha, self.beta)
+        return Frequencies(blend(rope, self.factor, kept_by_turns(rope, self.alpha, self.beta)))
