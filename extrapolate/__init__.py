@@ -17,7 +17,18 @@ from extrapolate.errors import (
     StrategyError,
 )
 from extrapolate.evaluation import Perplexity, Score, prefix_score, token_losses
-from extrapolate.models import Checkpoint, Patch, load_model, patch, patched, read_spec, unpatch
+from extrapolate.models import (
+    Checkpoint,
+    Patch,
+    load_model,
+    patch,
+    patched,
+    read_spec,
+    to_llama_cpp_options,
+    to_rope_parameters,
+    to_vllm_options,
+    unpatch,
+)
 from extrapolate.results import Ledger, read_results
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies import (
@@ -108,6 +119,9 @@ __all__ = [
     "prefix_score",
     "read_results",
     "read_spec",
+    "to_llama_cpp_options",
+    "to_rope_parameters",
+    "to_vllm_options",
     "token_losses",
     "unpatch",
 ]

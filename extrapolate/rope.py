@@ -71,6 +71,7 @@ class RopeSpec:
         shipped_type: the checkpoint's own scaling by transformers' name, ``"default"`` for none.
         shipped_at: text length in tokens → what the checkpoint uses for it, where its own scaling follows the length
             (transformers' ``dynamic`` and ``longrope``); ``shipped`` is then its value at the pretrained length.
+        partial_rotary_factor: share of a head's dimensions that rotate, which an exported config must repeat.
 
     Raises:
         StrategyError: when a field is outside its range.
@@ -82,6 +83,7 @@ class RopeSpec:
     shipped: Frequencies = field(default=None)  # type: ignore[assignment]  # set in __post_init__
     shipped_type: str = "default"
     shipped_at: Callable[[int], Frequencies] | None = None
+    partial_rotary_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if self.rotary_dim < 2 or self.rotary_dim % 2:

@@ -555,17 +555,6 @@ def test_deep_copies_are_independent(tiny: Any) -> None:
     assert torch.equal(logits(copied, ids), stock)
 
 
-def test_a_model_saved_under_a_patch_holds_no_trace_of_it(tiny: Any, tmp_path: Path) -> None:
-    tiny.save_pretrained(tmp_path / "before")
-    with xt.patched(tiny, xt.YaRN(factor=4)):
-        tiny.save_pretrained(tmp_path / "during")
-    tiny.save_pretrained(tmp_path / "after")
-    for name in ("config.json", "model.safetensors"):
-        first = (tmp_path / "before" / name).read_bytes()
-        assert (tmp_path / "during" / name).read_bytes() == first
-        assert (tmp_path / "after" / name).read_bytes() == first
-
-
 def test_training_mode_and_random_numbers_are_left_alone(tiny: Any) -> None:
     tiny.train()
     tiny.config.attention_dropout = 0.5

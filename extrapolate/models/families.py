@@ -4,7 +4,7 @@ import copy
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from extrapolate.errors import ModelError, first_line
-from extrapolate.rope import Frequencies, RopeSpec
+from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
+from extrapolate.strategies.names import build
 
 TableForm = Literal["halves", "pairs", "single"]
 """How a rotary module lays out cos and sin: each frequency at i and i + d/2, at 2i and 2i + 1, or once."""
@@ -128,6 +129,16 @@ def rope_parameters(config: Any) -> dict[str, Any]:
     return parameters
 
 
+SAVED = "extrapolate"
+"""Key of a config that was saved under a patch: what the checkpoint was before, and what was done to it."""
+
+
+def saved_entry(config: Any) -> Mapping[str, Any] | None:
+    """What saving under a patch left in a config, or None."""
+    entry = getattr(config.get_text_config(), SAVED, None)
+    return entry if isinstance(entry, Mapping) else None
+
+
 def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
     """The :class:`RopeSpec` that a transformers config describes.
 
@@ -146,11 +157,15 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
             f"{who}: multi-section rotary (mrope_section={parameters['mrope_section']}) is not supported yet"
         )
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rotary_dim = int(head_dim * parameters["partial_rotary_factor"])
-    theta = float(parameters["rope_theta"])
+    entry = saved_entry(config) or {}  # saved under a patch: theta and L are those of the checkpoint before it
+    share = float(parameters["partial_rotary_factor"])
+    if parameters["rope_type"] == "proportional":  # there the key is the share of pairs that rotate
+        share = 1.0
+    theta = float(entry.get("rope_theta", parameters["rope_theta"]))
     if pretrained_length is None:
         pretrained_length = (
-            parameters.get("original_max_position_embeddings")
+            entry.get("pretrained_length")
+            or parameters.get("original_max_position_embeddings")
             or getattr(config, "original_max_position_embeddings", None)
             or getattr(config, "max_position_embeddings", None)
         )
@@ -159,17 +174,29 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
             f"{who}: pretrained_length must be a whole number of tokens of at least 1, got {pretrained_length!r}; "
             "give it with pretrained_length=..."
         )
+    bare = RopeSpec(int(head_dim * share), theta, pretrained_length, partial_rotary_factor=share)
+    if entry and not entry.get("in_rope_parameters"):
+        strategy = build(entry.get("strategy"))
+        shipped_at = functools.partial(strategy.frequencies, bare)
+        return replace(bare, shipped=shipped_at(pretrained_length), shipped_type=strategy.name, shipped_at=shipped_at)
     rope_type = parameters["rope_type"]
-    if rope_type == "default":
-        return RopeSpec(rotary_dim, theta, pretrained_length)
-    if rope_type not in ROPE_INIT_FUNCTIONS:
+    if rope_type == "default" and parameters["rope_theta"] == theta:
+        return bare
+    if rope_type not in {"default", *ROPE_INIT_FUNCTIONS}:
         known = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
         raise ModelError(f"{who}: unknown rope_type {rope_type!r}; transformers knows {known}")
-    shipped_at = functools.partial(_shipped, copy.deepcopy(config), rope_type)
+    if rope_type == "default":
+        shipped = Frequencies(base_frequencies(float(parameters["rope_theta"]), bare.rotary_dim))
+        return replace(bare, shipped=shipped, shipped_type=(entry.get("strategy") or {}).get("strategy", rope_type))
+    of_length = functools.partial(_shipped, copy.deepcopy(config), rope_type)
     two_lists = rope_type == "longrope" and parameters.get("short_factor") != parameters.get("long_factor")
     follows = two_lists or rope_type == "dynamic"
-    shipped = shipped_at(pretrained_length)
-    return RopeSpec(rotary_dim, theta, pretrained_length, shipped, rope_type, shipped_at if follows else None)
+    return replace(
+        bare,
+        shipped=of_length(pretrained_length),
+        shipped_type=rope_type,
+        shipped_at=of_length if follows else None,
+    )
 
 
 def _shipped(config: Any, rope_type: str, length: int) -> Frequencies:

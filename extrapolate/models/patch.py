@@ -1,6 +1,7 @@
 """Put a strategy into a loaded model, prove that it took effect, and take it out again without a trace."""
 
 import contextlib
+import types
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from extrapolate.errors import ModelError, StrategyError, first_line
 from extrapolate.models.families import RotarySeam, deviation, expand, find_rotary, read_spec
+from extrapolate.models.saving import exported_config
 from extrapolate.rope import Frequencies, RopeSpec, cos_sin
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.plain import Plain
@@ -117,7 +119,8 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
     """Replace the rotary embedding of a loaded model by a strategy.
 
     Theta and pretrained length come from the config; what the buffers hold is not used. Patching a patched model
-    replaces the strategy, and one restore returns to the checkpoint as it was loaded.
+    replaces the strategy, and one restore returns to the checkpoint as it was loaded. ``model.save_pretrained`` under a
+    patch writes a config that carries the strategy, or warns and says how to apply it again.
 
     Args:
         model: a loaded transformers model with RoPE.
@@ -203,6 +206,23 @@ def _install(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
     for name, module in modules.items():
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, module)
+    if getattr(model.__dict__.get("save_pretrained"), "__func__", None) is _save_pretrained:
+        del model.__dict__["save_pretrained"]
+    is_patched = any(isinstance(m, PatchedRotary) for m in model.modules())
+    if is_patched and hasattr(model, "save_pretrained") and "save_pretrained" not in model.__dict__:
+        # a bound method: a deep copy of the model gets one bound to the copy
+        model.save_pretrained = types.MethodType(_save_pretrained, model)  # type: ignore[assignment]
+
+
+def _save_pretrained(model: Any, *args: Any, **options: Any) -> Any:
+    """The model's own ``save_pretrained``, for as long as it runs with a config that carries the strategy."""
+    rotary = next(m for m in model.modules() if isinstance(m, PatchedRotary))
+    own = model.config
+    model.config = exported_config(own, rotary.strategy, rotary.spec)
+    try:
+        return type(model).save_pretrained(model, *args, **options)
+    finally:
+        model.config = own
 
 
 def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: Mapping[str, PatchedRotary]) -> None:

@@ -1,5 +1,6 @@
 """NTK-aware scaling: a larger base instead of smaller positions."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,8 +25,8 @@ class NTK(Strategy):
     def __post_init__(self) -> None:
         number(self, "factor", minimum=1)
 
-    def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
-        """``(theta·s^(d/(d-2)))^(-2i/d)``.
+    def base(self, rope: RopeSpec) -> float:
+        """``theta·s^(d/(d-2))``.
 
         Raises:
             StrategyError: for a rotary dimension of 2, where the exponent is not defined.
@@ -33,4 +34,8 @@ class NTK(Strategy):
         d = rope.rotary_dim
         if d <= 2:
             raise StrategyError(f"ntk: needs a rotary dimension above 2 (the base grows by s^(d/(d-2))), got {d}")
-        return Frequencies(base_frequencies(rope.theta * self.factor ** (d / (d - 2)), d))
+        return rope.theta * math.pow(self.factor, d / (d - 2))
+
+    def frequencies(self, rope: RopeSpec, length: int) -> Frequencies:  # noqa: ARG002
+        """``base^(-2i/d)``."""
+        return Frequencies(base_frequencies(self.base(rope), rope.rotary_dim))
