@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smollm2_32k test test-slow check format benchmark clean
+.PHONY: help setup sweep smollm2_32k strategies_16k verify test test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ sweep: $(READY) ## the main job: SmolLM2 on real text, four strategies, table an
 
 smollm2_32k: $(READY) ## the README's figure: to 32,768 tokens, two documents (half an hour on two cores)
 	$(BIN)/python -m experiments.sweep experiment=smollm2_32k
+
+strategies_16k: $(READY) ## every frequency strategy x4 to 16,384 tokens, one document (three quarters of an hour on two cores)
+	$(BIN)/python -m experiments.sweep experiment=strategies_16k
+
+verify: $(READY) ## every strategy against its independent references
+	$(BIN)/python -m experiments.verify
 
 test: $(READY) ## all tests but the slow ones
 	$(BIN)/python -m pytest

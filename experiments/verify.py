@@ -83,11 +83,8 @@ def _line(name: str, tried: list[tuple[str, float, str]]) -> dict[str, Any]:
     }
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="verify")
-def main(cfg: DictConfig) -> None:
-    """Compare, print, store; exit code 1 when a strategy is off."""
-    transformers.utils.logging.set_verbosity_error()
-    lines = compare()
+def report(lines: pd.DataFrame, path: Path) -> None:
+    """Print and store the table; exit code 1 when a strategy is off."""
     console = Console()
     title = f"strategies against their references (transformers {transformers.__version__}, tolerance {TOLERANCE:g})"
     table = Table(title=title, box=rich.box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
@@ -100,12 +97,18 @@ def main(cfg: DictConfig) -> None:
         worst = f"{line['largest_relative_difference']:.1e}"
         table.add_row(line["strategy"], references, str(line["settings"]), worst, f"[{colour}]{line['verdict']}[/]")
     console.print(table)
-    path = Path(to_absolute_path(cfg.output))
     write_atomic(path, lines.to_csv(index=False, float_format="%.3g").encode())
     console.print(str(path), soft_wrap=True, highlight=False)
     failed = lines.loc[lines["verdict"] != "equal", "strategy"].tolist()
     if failed:
         raise SystemExit(f"error: off their references: {', '.join(failed)}")
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="verify")
+def main(cfg: DictConfig) -> None:
+    """Compare, print, store."""
+    transformers.utils.logging.set_verbosity_error()
+    report(compare(), Path(to_absolute_path(cfg.output)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Result tables as matplotlib figures. Knows no model: rows in, figure out."""
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from extrapolate.errors import ResultError
 # Okabe and Ito's palette, distinguishable with any colour vision, and a marker of its own for each curve
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = "os^Dv<>P*X"
+STYLES = ("-", "--", ":")  # the next one when the colours are used up
 CEILING = 1e6
 """Perplexities above this are drawn on the upper edge as missing: nothing is left to compare there."""
 
@@ -22,14 +24,15 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
     """Perplexity against context length, both logarithmic, one curve for each strategy.
 
     The pretrained length is marked. A point that is infinite, not a number, above 1e6 or failed has no place on the
-    axis: it is drawn as a cross on the upper edge and counted in the legend.
+    axis: it is drawn as a cross on the upper edge and counted in the legend. More curves than colours get the legend
+    beside the axes, in the order in which the curves end.
 
     Args:
         table: rows of :func:`extrapolate.read_results`.
         title: above the axes.
 
     Returns:
-        A figure of one axes, 6.4 by 4.2 inches.
+        A figure of one axes, 6.4 by 4.2 inches; 8.4 by 5 with a legend beside it.
 
     Raises:
         ResultError: when the table has no rows with a length.
@@ -37,9 +40,11 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
     rows = table[table["length"].notna()]
     if rows.empty:
         raise ResultError("there is nothing to plot: the table has no row with a length")
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot()
     names = curve_names(rows)
+    crowded = names.nunique() > len(COLOURS)
+    figure = Figure(figsize=(8.4, 5.0) if crowded else (6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    last: list[float] = []  # where each curve ends, in the order of the legend
     missing: list[tuple[float, str]] = []
     for i, (name, curve) in enumerate(rows.groupby(names, sort=False)):
         curve = curve.sort_values("length")
@@ -56,9 +61,11 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
             markersize=4.5,
             markevery=_spaced([int(n) for n in length[drawn]]),
             linewidth=1.5,
+            linestyle=STYLES[i // len(COLOURS) % len(STYLES)],
             label=f"{name} ({absent} off scale)" if absent else str(name),
         )
         missing += [(x, colour) for x in length[~drawn]]
+        last.append(value[drawn][-1] if drawn.any() and drawn[-1] else math.inf)
     trained_at = sorted(int(n) for n in rows["pretrained_length"].dropna().unique())
     _length_axis(axes, sorted(int(n) for n in rows["length"].unique()), trained_at)
     _perplexity_axis(axes)
@@ -78,7 +85,13 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
         )
     axes.set_xlabel("context length L (tokens)")
     axes.set_ylabel("perplexity of tokens 2…L")
-    axes.legend(frameon=False, fontsize=9)
+    handles, labels = axes.get_legend_handles_labels()
+    if crowded:
+        order = sorted(range(len(last)), key=lambda i: -last[i])
+        entries = [handles[i] for i in order], [labels[i] for i in order]
+        figure.legend(*entries, loc="outside right center", frameon=False, fontsize=8, handlelength=3)
+    else:
+        axes.legend(handles, labels, frameon=False, fontsize=9)
     axes.grid(True, which="major", color="0.9", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if title:
@@ -96,9 +109,20 @@ def curve_names(rows: pd.DataFrame) -> pd.Series:
         if rows.groupby(names)["key"].nunique().le(1).all():
             break
         clashing = rows.groupby(names)[column].transform("nunique") > 1
-        text = rows[column].map(lambda value: str(value)[:60])
+        if column == "parameters":
+            text = pd.concat([_differing(found) for _, found in rows.groupby(names)[column]])
+        else:
+            text = rows[column].map(lambda value: str(value)[:60])
         names = names.where(~clashing, names + ", " + text)
     return names.rename("curve")
+
+
+def _differing(parameters: pd.Series) -> pd.Series:
+    """Of JSON parameters the fields that are not the same in all rows, such as ``blend=harmonic, ramp=index``."""
+    fields = parameters.map(lambda text: json.loads(text) if isinstance(text, str) else {})
+    names = sorted({name for row in fields for name in row})
+    differing = [name for name in names if len({json.dumps(row.get(name)) for row in fields}) > 1]
+    return fields.map(lambda row: ", ".join(f"{name}={str(row.get(name))[:20]}" for name in differing))
 
 
 def unlike_documents(table: pd.DataFrame) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import math
 from typing import Any
 
@@ -106,13 +107,42 @@ def test_a_table_without_lengths_is_refused() -> None:
     assert score_table(table()).empty
 
 
-@pytest.mark.parametrize("column", ["model", "dtype", "parameters"])
+@pytest.mark.parametrize("column", ["model", "dtype"])
 def test_curves_that_share_a_label_are_told_apart_by_what_differs(column: str) -> None:
     rows = table(a=[20.0], b=[30.0])
     rows["label"] = "yarn ×4"
     rows[column] = ["first", "second"]
     assert curve_names(rows).tolist() == ["yarn ×4, first", "yarn ×4, second"]
     assert len(score_table(rows)) == 2
+
+
+def test_curves_of_one_strategy_are_told_apart_by_the_fields_that_differ() -> None:
+    rows = table(a=[20.0, 21.0], b=[30.0, 31.0], c=[40.0, 41.0], d=[50.0, 51.0])
+    rows["label"] = ["yarn ×4"] * 6 + ["ntk ×4"] * 2
+    fields = {"attention_factor": None, "beta_fast": 32.0, "factor": 4.0}
+    rows["parameters"] = [
+        json.dumps({**fields, "blend": blend, "ramp": ramp})
+        for blend, ramp in (("arithmetic", "index"), ("harmonic", "index"), ("harmonic", "rotations"))
+        for _ in range(2)
+    ] + ['{"factor": 4.0}'] * 2
+    assert curve_names(rows).tolist()[::2] == [
+        "yarn ×4, blend=arithmetic, ramp=index",
+        "yarn ×4, blend=harmonic, ramp=index",
+        "yarn ×4, blend=harmonic, ramp=rotations",
+        "ntk ×4",
+    ]
+
+
+def test_many_curves_keep_apart_and_get_their_legend_beside_the_axes() -> None:
+    labels = [f"s{i}" for i in range(20)]
+    figure = xt.plots.perplexity_by_length(table(**{label: [20.0, 21.0 + i] for i, label in enumerate(labels)}))
+    (axes,) = figure.axes
+    curves = axes.get_lines()[:20]
+    assert len({(c.get_color(), c.get_linestyle(), c.get_marker()) for c in curves}) == 20
+    assert axes.get_legend() is None
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == labels[::-1]  # as the curves end, from the top
+    figure.savefig(io.BytesIO(), format="png")
 
 
 def test_curves_on_different_documents_say_so() -> None:
