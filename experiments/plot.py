@@ -1,6 +1,6 @@
 """Redraw the table and the figures of a results folder, without running a model.
 
-python -m experiments.plot results=results/quickstart
+python -m experiments.plot results=results/quickstart ceiling=30
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ def main(cfg: DictConfig) -> None:
     if table.empty:
         raise SystemExit(f"error: {results} holds no cells; run a sweep first")
     print_scores(console, table)
-    print_paths(console, draw(table, results))
+    print_paths(console, draw(table, results, ceiling=cfg.ceiling))
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ def report(results: Path, jobs: list[dict[str, Any]]) -> int:
     return counts["failed"]
 
 
-def draw(table: pd.DataFrame, results: Path) -> list[Path]:
-    """Write ``scores.csv`` and ``perplexity_by_length.png`` and ``.svg`` into a results folder."""
+def draw(table: pd.DataFrame, results: Path, **options: Any) -> list[Path]:
+    """Write ``scores.csv`` and the figure, drawn with ``options``, as PNG and SVG into a results folder."""
     results.mkdir(parents=True, exist_ok=True)
     paths = [results / "scores.csv"]
     table.to_csv(paths[0], index=False)
@@ -95,10 +95,10 @@ def draw(table: pd.DataFrame, results: Path) -> list[Path]:
         models = ", ".join(sorted(table["model"].dropna().unique()))
         corpora = ", ".join(sorted(table["data"].dropna().unique()))
         with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
-            figure = xt.plots.perplexity_by_length(table, title=f"{models} on {corpora}")
-            for suffix, options in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
+            figure = xt.plots.perplexity_by_length(table, title=f"{models} on {corpora}", **options)
+            for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
                 paths.append(results / f"perplexity_by_length{suffix}")
-                figure.savefig(paths[-1], **options)
+                figure.savefig(paths[-1], **how)
     return paths
 
 
@@ -115,9 +115,9 @@ def terminal_table(table: pd.DataFrame) -> Table:
         lengths = spread
     title = "perplexity by length (tokens; * pretrained length)"
     out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    out.add_column("strategy", no_wrap=True)
+    out.add_column("strategy", overflow="fold")
     for length in lengths:
-        out.add_column(f"{length:,}{'*' if length in trained else ''}", justify="right")
+        out.add_column(f"{length:,}{'*' if length in trained else ''}", justify="right", no_wrap=True)
     for name, row in scores.iterrows():
         out.add_row(escape(str(name)), *[number(row[length]) for length in lengths])
     return out

@@ -20,16 +20,17 @@ CEILING = 1e6
 """Perplexities above this are drawn on the upper edge as missing: nothing is left to compare there."""
 
 
-def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Figure:
+def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceiling: float = CEILING) -> Figure:
     """Perplexity against context length, both logarithmic, one curve for each strategy.
 
-    The pretrained length is marked. A point that is infinite, not a number, above 1e6 or failed has no place on the
-    axis: it is drawn as a cross on the upper edge and counted in the legend. More curves than colours get the legend
-    beside the axes, in the order in which the curves end.
+    The pretrained length is marked. A point that is infinite, not a number, above the ceiling or failed has no place on
+    the axis: it is drawn as a cross on the upper edge and counted in the legend. With more curves than colours the
+    legend stands beside the axes, in the order in which the curves end.
 
     Args:
         table: rows of :func:`extrapolate.read_results`.
         title: above the axes.
+        ceiling: the largest perplexity drawn; a low one shows what close curves do.
 
     Returns:
         A figure of one axes, 6.4 by 4.2 inches; 8.4 by 5 with a legend beside it.
@@ -51,7 +52,7 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None) -> Fi
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
         length = curve["length"].to_numpy(float)
         value = curve["perplexity"].to_numpy(float)
-        drawn = np.isfinite(value) & (value > 0) & (value <= CEILING) & (curve["status"] == "ok").to_numpy()
+        drawn = np.isfinite(value) & (value > 0) & (value <= ceiling) & (curve["status"] == "ok").to_numpy()
         absent = int((~drawn).sum())
         axes.plot(
             length[drawn],

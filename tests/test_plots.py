@@ -133,6 +133,12 @@ def test_curves_of_one_strategy_are_told_apart_by_the_fields_that_differ() -> No
     ]
 
 
+def test_a_low_ceiling_marks_what_is_above_it() -> None:
+    figure = xt.plots.perplexity_by_length(table(plain=[20.0, 500.0], yarn=[21.0, 22.0]), ceiling=30)
+    assert "plain (1 off scale)" in rendered(figure)
+    assert figure.axes[0].get_ylim()[1] < 40
+
+
 def test_many_curves_keep_apart_and_get_their_legend_beside_the_axes() -> None:
     labels = [f"s{i}" for i in range(20)]
     figure = xt.plots.perplexity_by_length(table(**{label: [20.0, 21.0 + i] for i, label in enumerate(labels)}))

@@ -475,7 +475,7 @@ def test_yarn_refuses_settings_that_cannot_act(fields: dict[str, Any], message: 
         (xt.NTKByParts, {"alpha": 32, "beta": 32}, "beta must be above alpha"),
         (xt.ABF, {"base": 1}, "base must be a number above 1"),
         (xt.ABF, {"base": math.nan}, "base must be a number above 1"),
-        (xt.DynamicYaRN, {"beta_slow": 40}, "beta_fast must be above beta_slow"),
+        (xt.DynamicYaRN, {"beta_slow": 40}, "dynamic_yarn: beta_fast must be above beta_slow"),
         (xt.MrRoPE, {"variant": "profi"}, "variant must be one of uni, pro, got 'profi'"),
         (xt.MrRoPE, {"attention_factor": -1}, "attention_factor must be a number above 0, got -1"),
         (xt.NTKMixed, {"mixed_b": 0}, "mixed_b must be a number above 0"),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from extrapolate.errors import StrategyError
 from extrapolate.rope import Frequencies, RopeSpec
 from extrapolate.strategies.base import Blend, Strategy
 from extrapolate.strategies.yarn import Ramp, YaRN
@@ -31,7 +32,10 @@ class DynamicYaRN(Strategy):
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        checked = self._yarn(1.0)
+        try:
+            checked = self._yarn(1.0)
+        except StrategyError as error:
+            raise StrategyError(f"dynamic_{error}") from None  # the checks are YaRN's, the name is not
         for field in self.parameters():
             object.__setattr__(self, field, getattr(checked, field))
 
