@@ -476,3 +476,25 @@ def test_llama_cpp_is_not_made_to_stack_on_factors_in_the_file() -> None:
     spec = RopeSpec(16, 1e4, 64, shipped_type="llama3")
     with pytest.raises(xt.StrategyError, match=r"which llama\.cpp applies on top of every option"):
         xt.to_llama_cpp_options(xt.YaRN(factor=4), spec, 256)
+
+
+@pytest.mark.parametrize("length", [0, 2.5, "4096", True])
+def test_a_length_that_is_no_number_of_tokens_is_refused(length: Any) -> None:
+    for export in (xt.to_vllm_options, xt.to_llama_cpp_options):
+        with pytest.raises(xt.StrategyError, match="length must be a whole number of tokens of at least 1, got"):
+            export(xt.YaRN(factor=4), SPEC, length)
+
+
+class Odd(xt.Linear):
+    """A subclass is no longer the method it is named after."""
+
+    def frequencies(self, rope: RopeSpec, length: int) -> xt.Frequencies:
+        return xt.NTK(factor=self.factor).frequencies(rope, length)
+
+
+def test_a_subclass_is_exported_by_what_it_does() -> None:
+    assert xt.to_rope_parameters(Odd(factor=4), SPEC)["rope_type"] == "longrope"
+    found, _, _ = as_vllm(xt.to_vllm_options(Odd(factor=4), SPEC, 256), SPEC)
+    torch.testing.assert_close(torch.tensor(found), xt.NTK(factor=4).frequencies(SPEC, 1).inv_freq)
+    with pytest.raises(xt.StrategyError, match="options know another base"):
+        xt.to_llama_cpp_options(Odd(factor=4), SPEC, 256)

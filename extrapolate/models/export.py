@@ -73,6 +73,7 @@ def to_vllm_options(strategy: Strategy, spec: RopeSpec, length: int) -> str:
         StrategyError: with the reason, when vLLM cannot express it.
     """
     _refuse_positions(strategy, "vLLM")
+    _check_length(length)
     if strategy.varies_with_length(spec):
         raise StrategyError(
             f"{strategy.label}: vLLM computes one table for all texts, so it has nothing that follows each text's "
@@ -82,10 +83,8 @@ def to_vllm_options(strategy: Strategy, spec: RopeSpec, length: int) -> str:
     parameters: Parameters | None = None
     if kind in {Plain, Linear, NTK, ABF, Llama3} or (isinstance(strategy, YaRN) and _default_temperature(strategy)):
         parameters = _native(strategy, spec)
-    elif isinstance(strategy, NTKFixed):
-        parameters = {"rope_type": "ntk", "factor": strategy.factor}
-    elif isinstance(strategy, NTKMixed):
-        parameters = {"rope_type": "ntk", "factor": strategy.factor, "mixed_b": strategy.mixed_b}
+    elif kind in {NTKFixed, NTKMixed}:
+        parameters = {"rope_type": "ntk", **strategy.parameters()}  # vLLM's fields have the same names
     if parameters is None:
         parameters = _as_divisors(strategy, spec, "vLLM")
         mscale = parameters.pop("attention_factor")  # vLLM's names for it
@@ -111,6 +110,7 @@ def to_llama_cpp_options(strategy: Strategy, spec: RopeSpec, length: int) -> str
         StrategyError: with the reason, when llama.cpp cannot express it by options.
     """
     _refuse_positions(strategy, "llama.cpp")
+    _check_length(length)
     if spec.shipped_type in {"llama3", "longrope"}:
         raise StrategyError(
             f"{strategy.label}: the GGUF file of a checkpoint with {spec.shipped_type} scaling carries its factors, "
@@ -122,8 +122,8 @@ def to_llama_cpp_options(strategy: Strategy, spec: RopeSpec, length: int) -> str
         theta = (_native(strategy, spec) or {}).get("rope_theta", spec.theta)
         return f"{size} --rope-scaling none --rope-freq-base {theta:.9g}"
     base = f"--rope-freq-base {spec.theta:.9g}"
-    if isinstance(strategy, Linear):
-        return f"{size} --rope-scaling linear --rope-scale {strategy.factor:.9g} {base}"
+    if kind is Linear:
+        return f"{size} --rope-scaling linear --rope-scale {strategy.parameters()['factor']:.9g} {base}"
     if isinstance(strategy, YaRN) and _is_index_ramp(strategy) and strategy.truncate:
         if not _default_temperature(strategy):
             raise StrategyError(
@@ -246,3 +246,8 @@ def _refuse_positions(strategy: Strategy, engine: str) -> None:
         raise StrategyError(
             f"{strategy.label}: it changes positions, not frequencies, which {engine} has no option for"
         )
+
+
+def _check_length(length: int) -> None:
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        raise StrategyError(f"length must be a whole number of tokens of at least 1, got {length!r}")
