@@ -178,3 +178,47 @@ def _perplexity_axis(axes: Axes) -> None:
     axes.yaxis.set_major_locator(matplotlib.ticker.LogLocator(base=10, subs=subs))
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+
+
+def loss_by_position(table: pd.DataFrame, *, trained_length: int, bins_an_octave: int = 4) -> Figure:
+    """Loss against position, one curve for each name, averaged in bins of equal width on the logarithmic axis.
+
+    Args:
+        table: columns ``curve``, ``position`` (tokens before the predicted one) and ``loss`` (nats).
+        trained_length: tokens; marked.
+        bins_an_octave: points for each doubling of the position.
+
+    Returns:
+        A figure of one axes, 6.4 by 4.2 inches.
+    """
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for i, (name, curve) in enumerate(table.groupby("curve", sort=False)):
+        octave = (np.log2(curve["position"].to_numpy(float)) * bins_an_octave).round() / bins_an_octave
+        mean = curve.groupby(octave)["loss"].mean()
+        axes.plot(
+            2.0 ** mean.index.to_numpy(float),
+            mean.to_numpy(float),
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=3.5,
+            linewidth=1.3,
+            label=str(name),
+        )
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.axvline(trained_length, color="0.35", linewidth=1, linestyle="--", zorder=0)
+    axes.annotate(
+        f"trained length {trained_length:,}",
+        (trained_length, 1.01),
+        xycoords=axes.get_xaxis_transform(),
+        ha="center",
+        fontsize=8,
+        color="0.35",
+    )
+    axes.set_xlabel("position (tokens)")
+    axes.set_ylabel("loss (nats a token)")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(True, which="major", color="0.9", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
