@@ -75,15 +75,7 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
     for pretrained in trained_at:
         if not axes.get_xlim()[0] <= pretrained <= axes.get_xlim()[1]:
             continue
-        axes.axvline(pretrained, color="0.35", linewidth=1, linestyle="--", zorder=0)
-        axes.annotate(
-            f"pretrained length {pretrained:,}",
-            (pretrained, 1.01),
-            xycoords=axes.get_xaxis_transform(),
-            ha="center",
-            fontsize=8,
-            color="0.35",
-        )
+        _mark(axes, pretrained, "pretrained length")
     axes.set_xlabel("context length L (tokens)")
     axes.set_ylabel("perplexity of tokens 2…L")
     handles, labels = axes.get_legend_handles_labels()
@@ -140,6 +132,19 @@ def score_table(table: pd.DataFrame) -> pd.DataFrame:
         index="curve", columns="length", values="perplexity", aggfunc="last", dropna=False, sort=False
     )
     return wide.sort_index(axis="columns").rename_axis(index="strategy")
+
+
+def _mark(axes: Axes, length: int, what: str) -> None:
+    """A dashed line at a length, named above the axes."""
+    axes.axvline(length, color="0.35", linewidth=1, linestyle="--", zorder=0)
+    axes.annotate(
+        f"{what} {length:,}",
+        (length, 1.01),
+        xycoords=axes.get_xaxis_transform(),
+        ha="center",
+        fontsize=8,
+        color="0.35",
+    )
 
 
 def _length_axis(axes: Axes, lengths: Sequence[int], pretrained: Sequence[int]) -> None:
@@ -207,15 +212,7 @@ def loss_by_position(table: pd.DataFrame, *, trained_length: int, bins_an_octave
         )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    axes.axvline(trained_length, color="0.35", linewidth=1, linestyle="--", zorder=0)
-    axes.annotate(
-        f"trained length {trained_length:,}",
-        (trained_length, 1.01),
-        xycoords=axes.get_xaxis_transform(),
-        ha="center",
-        fontsize=8,
-        color="0.35",
-    )
+    _mark(axes, trained_length, "trained length")
     axes.set_xlabel("position (tokens)")
     axes.set_ylabel("loss (nats a token)")
     axes.legend(frameon=False, fontsize=8)
