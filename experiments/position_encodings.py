@@ -18,7 +18,6 @@ from typing import Any
 import hydra
 import pandas as pd
 import torch
-import transformers
 from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -140,19 +139,11 @@ class Positioned(nn.Module):
 ENCODINGS = ("learned", "sinusoidal", "t5_bias", "alibi", "rope", "none")
 
 
-def build(name: str, shape: dict[str, Any], vocabulary: int, length: int, seed: int) -> Any:
+def build(name: str, shape: dict[str, Any], tokenizer: Any, length: int, seed: int) -> Any:
     """A model with one of :data:`ENCODINGS`; the body's weights are the same for all."""
-    config = transformers.LlamaConfig(
-        vocab_size=vocabulary,
-        max_position_embeddings=length,
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=None,
-        **shape,
-    )
-    config.position_encoding = name  # part of what a checkpoint is recognised by
-    torch.manual_seed(seed)
-    body = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    # the name in the config is part of what a checkpoint is recognised by
+    body = training.fresh_llama(shape, tokenizer, seed, max_position_embeddings=length, position_encoding=name)
+    config = body.config
     if name == "rope":
         return body
     xt.patch(body, xt.NoPE())
@@ -223,16 +214,14 @@ def run(cfg: DictConfig) -> pd.DataFrame:
     windows = training.held_out_windows(long, recipe.length)
     rows = []
     for name in cfg.encodings:
-        model = build(name, shape, len(tokenizer), recipe.length, recipe.seed)
+        model = build(name, shape, tokenizer, recipe.length, recipe.seed)
         records = training.fit(model, text, windows, recipe, folder / name, name)
         for row in measure(name, model, documents, recipe.length, list(cfg.factors)):
-            rows.append({**row, "held_out_loss": records[-1]["held_out"], "training_seconds": _seconds(records)})
+            rows.append(
+                {**row, "held_out_loss": records[-1]["held_out"], "training_seconds": training.seconds_of(records)}
+            )
         log.info("%s: held-out loss %.3f", name, records[-1]["held_out"])
     return pd.DataFrame(rows)
-
-
-def _seconds(records: list[dict[str, Any]]) -> float:
-    return sum(float(record["seconds"]) for record in records)
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="position_encodings")

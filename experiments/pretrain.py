@@ -12,7 +12,6 @@ from typing import Any
 
 import hydra
 import torch
-import transformers
 from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,15 +19,6 @@ from experiments import training
 from extrapolate.storage import new_folder
 
 log = logging.getLogger("extrapolate")
-
-
-def build(cfg: DictConfig, tokenizer: Any, seed: int) -> Any:
-    """A Llama of the configuration's shape with fresh weights."""
-    shape: Any = OmegaConf.to_container(cfg.model, resolve=True)
-    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
-    config = transformers.LlamaConfig(vocab_size=len(tokenizer), **shape, **special)
-    torch.manual_seed(seed)
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="pretrain")
@@ -40,7 +30,8 @@ def main(cfg: DictConfig) -> None:
     tokenizer = training.train_tokenizer(texts, cfg.vocabulary)
     text = training.stream(texts, tokenizer)
     windows = training.held_out_windows(list(training.texts_of(held_out, tokenizer)), recipe.length)
-    model = build(cfg, tokenizer, recipe.seed)
+    shape: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    model = training.fresh_llama(shape, tokenizer, recipe.seed)
     count = sum(p.numel() for p in model.parameters())
     log.info("%.1f M parameters, %.2f M tokens, %d documents held out", count / 1e6, text.numel() / 1e6, len(held_out))
     records = training.fit(model, text, windows, recipe, folder, "pretrain")
@@ -48,7 +39,7 @@ def main(cfg: DictConfig) -> None:
         "parameters": count,
         "corpus_tokens": text.numel(),
         "training_tokens": recipe.steps * recipe.batch_size * recipe.length,
-        "training_seconds": sum(record["seconds"] for record in records),
+        "training_seconds": training.seconds_of(records),
         "held_out_documents": [name for name, _ in held_out],
         "held_out_loss": records[-1]["held_out"],
         "recipe": OmegaConf.to_container(cfg, resolve=True),

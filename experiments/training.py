@@ -115,6 +115,14 @@ def held_out_windows(texts: Sequence[Tensor], length: int, most: int = 64) -> Te
     return torch.stack(in_turn[:most])
 
 
+def fresh_llama(shape: dict[str, Any], tokenizer: Any, seed: int, **more: Any) -> Any:
+    """A Llama of LlamaConfig's fields ``shape`` and ``more``, with fresh float32 weights from the seed."""
+    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": None}
+    config = transformers.LlamaConfig(vocab_size=len(tokenizer), **shape, **special, **more)
+    torch.manual_seed(seed)
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
 def loss_of(model: Any, ids: Tensor) -> Tensor:
     """Mean next-token loss of windows (n, length), nats; float32 whatever the products are in."""
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -217,6 +225,11 @@ def _resume(
     records = [json.loads(line) for line in (checkpoint / LOG).read_text(encoding="utf-8").splitlines()]
     log.info("going on after step %d", found["step"])
     return int(found["step"]), records
+
+
+def seconds_of(records: Sequence[dict[str, Any]]) -> float:
+    """Time of all optimiser steps of a log."""
+    return sum(float(record["seconds"]) for record in records)
 
 
 def texts_of(held_out: Sequence[tuple[str, str]], tokenizer: Any) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 
 import extrapolate as xt
 from experiments import position_encodings as pe
-from tests.conftest import tokens
+from tests.conftest import byte_tokenizer, tokens
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
@@ -23,11 +23,12 @@ SHAPE: dict[str, Any] = {
     "tie_word_embeddings": True,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
+TOKENIZER = byte_tokenizer(eos_token="<s>")
 CONF = Path(__file__).parent.parent / "conf"
 
 
 def built(name: str) -> Any:
-    return pe.build(name, SHAPE, 128, 32, seed=0).eval()
+    return pe.build(name, SHAPE, TOKENIZER, 32, seed=0).eval()
 
 
 @torch.no_grad()
