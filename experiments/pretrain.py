@@ -21,12 +21,12 @@ from extrapolate.storage import new_folder
 log = logging.getLogger("extrapolate")
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="pretrain")
-def main(cfg: DictConfig) -> None:
-    """Split, tokenise, train, store."""
+def run(cfg: DictConfig) -> Path:
+    """Split, tokenise, train, store; the folder that can be loaded."""
     folder = Path(to_absolute_path(cfg.output))
     recipe: training.Recipe = instantiate(cfg.recipe)
     texts, held_out = training.split(cfg.held_out_digit)
+    texts = texts[: cfg.texts]
     tokenizer = training.train_tokenizer(texts, cfg.vocabulary)
     text = training.stream(texts, tokenizer)
     windows = training.held_out_windows(list(training.texts_of(held_out, tokenizer)), recipe.length)
@@ -49,6 +49,13 @@ def main(cfg: DictConfig) -> None:
         tokenizer.save_pretrained(aside)
         (aside / "training.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False), encoding="utf-8")
     log.info("held-out loss %.3f; %s", summary["held_out_loss"], folder / "model")
+    return folder / "model"
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="pretrain")
+def main(cfg: DictConfig) -> None:
+    """Train, or go on where a run was killed."""
+    run(cfg)
 
 
 if __name__ == "__main__":

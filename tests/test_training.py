@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 
+import extrapolate as xt
 from experiments import training
+from experiments.pretrain import run
 from tests.conftest import tiny_model
+
+CONF = Path(__file__).parent.parent / "conf"
 
 RECIPE = training.Recipe(
     steps=12,
@@ -129,3 +134,26 @@ def test_the_log_is_stored_with_each_checkpoint(tmp_path: Path) -> None:
     records = training.fit(fresh(), TEXT, HELD_OUT, RECIPE, tmp_path, "t")
     lines = (tmp_path / training.CHECKPOINT / training.LOG).read_text().splitlines()
     assert [json.loads(line) for line in lines] == records
+
+
+def test_pretraining_leaves_a_folder_that_loads_and_says_how_it_was_made(tmp_path: Path) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose(
+            "pretrain",
+            [
+                *(f"output={tmp_path}", "texts=3", "vocabulary=300"),
+                *("recipe.steps=4", "recipe.evaluate_every=4", "recipe.batch_size=2", "recipe.length=32"),
+                *("model.hidden_size=32", "model.intermediate_size=32", "model.num_hidden_layers=1"),
+                *("model.head_dim=8", "model.max_position_embeddings=32"),
+            ],
+        )
+    model, tokenizer = xt.load_model(str(run(cfg)), dtype="float32", device="cpu")
+    made = json.loads((tmp_path / "model" / "training.json").read_text(encoding="utf-8"))
+    assert (len(tokenizer), xt.read_spec(model.config).pretrained_length) == (300, 32)
+    assert made["training_tokens"] == 4 * 2 * 32
+    assert made["recipe"] == {"output": str(tmp_path), **{k: cfg[k] for k in made["recipe"] if k != "output"}}
+    assert {name[3] for name in made["held_out_documents"]} == {"5"}
+    # the stored weights, rounded to bfloat16, are those whose loss is told
+    held_out = list(training.texts_of(training.split(5)[1], tokenizer))
+    windows = training.held_out_windows(held_out, 32)
+    assert training.evaluate(model, windows, autocast=True) == pytest.approx(made["held_out_loss"], abs=0.01)
