@@ -1,7 +1,8 @@
 """Compare every strategy with its independent references, print and store the table, and fail when one is off.
 
 The rows are those of ``tests/strategies.py``: a closed form in Python floats that shares no code with the package,
-transformers' own function where it has the method, and published vectors.
+transformers' own function where it has the method, and published vectors; for a strategy of positions, the relative
+position of each pair of query and key, one by one.
 
 python -m experiments.verify
 """
@@ -22,12 +23,12 @@ from rich.table import Table
 import extrapolate as xt
 from extrapolate.errors import first_line
 from extrapolate.storage import write_atomic
-from tests.strategies import GOLDEN, TABLE, Row
+from tests.strategies import GOLDEN, TABLE, Row, positions_off
 
 TOLERANCE = 1e-6
 """Largest relative difference of a frequency or an attention factor that passes."""
 
-CLOSED, NATIVE, VECTOR = "closed form", "transformers", "published vector"
+CLOSED, NATIVE, VECTOR, POSITIONS = "closed form", "transformers", "published vector", "pair by pair"
 
 
 def compare(
@@ -58,10 +59,13 @@ def _against_forms(row: Row, strategy: xt.Strategy, spec: xt.RopeSpec) -> list[t
         return [(CLOSED, float("inf"), first_line(error))]
     if native is not None:
         references.append((NATIVE, *native))
-    return [
+    found = [
         (name, max(difference(got.inv_freq, expected), abs(got.attention_factor / factor - 1)), "")
         for name, expected, factor in references
     ]
+    if row.relative or row.scale:
+        found = [(POSITIONS, max(positions_off(row, strategy, spec), found[0][1]), "")]
+    return found
 
 
 def difference(found: torch.Tensor, expected: Any) -> float:

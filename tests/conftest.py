@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
+hypothesis.settings.register_profile("untimed", deadline=None)  # machines are noisy
+hypothesis.settings.load_profile("untimed")
 
 TINY = {
     "vocab_size": 128,

@@ -138,11 +138,60 @@ def dynamic_ntk(rope: RopeSpec, factor: float, length: int) -> list[float]:
     return [math.pow(grown, -2 * i / d) for i in range(d // 2)]
 
 
+# Relative positions, pair by pair: query index i, key index j <= i, in a text of n tokens; None where j is not seen
+
+
+def self_extend(rope: RopeSpec, n: int, i: int, j: int, group: int | None, window: int | None) -> float:
+    window = rope.pretrained_length // 4 if window is None else window
+    if group is None:
+        group = 1
+        while n > rope.pretrained_length and 3 * (window * group + n - window) > 2 * rope.pretrained_length * group:
+            group += 1
+    if i - j < window or group == 1:
+        return i - j
+    return (i // group + window - window // group) - j // group
+
+
+def rerope(rope: RopeSpec, i: int, j: int, window: int | None, k: float = math.inf) -> float:
+    window = rope.pretrained_length // 4 if window is None else window
+    return i - j if i - j < window else window + (i - j - window) / k
+
+
+def dual_chunk(i: int, j: int, chunk: int, local: int) -> float:
+    size = chunk - local
+    apart = i // size - j // size
+    query = {0: i % size, 1: min(i % size + size, chunk)}.get(apart, chunk)
+    return query - j % size
+
+
+def string(i: int, j: int, shift: int, local: int) -> float:
+    return i - j if i - j < shift else i - j - shift + local
+
+
+def lm_infinite(i: int, j: int, first: int, local: int, limit: int) -> float | None:
+    return min(i - j, limit) if i - j < local or j < first else None
+
+
+def attention_sinks(i: int, j: int, sinks: int, window: int) -> float | None:
+    """By what the cache holds when the query comes, in order."""
+    cache = [*range(min(sinks, i + 1)), *range(max(sinks, i + 1 - window), i + 1)]
+    return cache.index(i) - cache.index(j) if j in cache else None
+
+
+def log_n(rope: RopeSpec, i: int) -> float:
+    return max(1.0, math.log(i + 1, rope.pretrained_length))
+
+
 @torch.no_grad()
 def brute_force_logits(
-    model: Any, ids: Tensor, inv_freq: list[float], attention_factor: float = 1.0, relative: Tensor | None = None
+    model: Any,
+    ids: Tensor,
+    inv_freq: list[float],
+    attention_factor: float = 1.0,
+    relative: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """Logits of a Llama, Qwen2, Qwen3 or Mistral in float64, where each attention score is ``a²·<R(rel)·q, k>``.
+    """Logits of a Llama, Qwen2, Qwen3 or Mistral in float64, where each attention score is ``t·a²·<R(rel)·q, k>``.
 
     It knows no cos/sin cache, no KV cache, no attention kernel and no patch: only the weights and a table of relative
     positions.
@@ -152,7 +201,9 @@ def brute_force_logits(
         ids: (length,).
         inv_freq: d/2 frequencies.
         attention_factor: a.
-        relative: (length, length) query × key relative positions; query - key when left out.
+        relative: (length, length) query × key relative positions, NaN where a key is not seen; query - key when left
+            out.
+        scale: (length,) t of each query; 1 when left out.
     """
     w = {name: value.double() for name, value in model.state_dict().items()}
     config = model.config
@@ -162,9 +213,10 @@ def brute_force_logits(
     if relative is None:
         index = torch.arange(n)
         relative = index[:, None] - index[None, :]
-    phase = relative.double()[..., None] * torch.tensor(inv_freq, dtype=torch.float64)  # (n, n, d/2)
+    causal = torch.ones(n, n, dtype=torch.bool).tril() & ~relative.isnan()
+    phase = relative.double().nan_to_num()[..., None] * torch.tensor(inv_freq, dtype=torch.float64)  # (n, n, d/2)
     cos, sin = phase.cos(), phase.sin()
-    causal = torch.ones(n, n, dtype=torch.bool).tril()
+    times = torch.ones(n, dtype=torch.float64) if scale is None else scale.double()
 
     def norm(x: Tensor, weight: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config.rms_norm_eps) * weight
@@ -189,7 +241,7 @@ def brute_force_logits(
             a, b, c, d = qh[:, None, :half], qh[:, None, half:], kh[None, :, :half], kh[None, :, half:]
             # <R(rel) q, k> of each pair: (a cos - b sin) c + (b cos + a sin) d
             score = ((a * cos - b * sin) * c + (b * cos + a * sin) * d).sum(-1)
-            score = score * attention_factor**2 / math.sqrt(head_dim)
+            score = score * times[:, None] * attention_factor**2 / math.sqrt(head_dim)
             weight = score.masked_fill(~causal, -math.inf).softmax(-1)
             mixed[:, head] = weight @ vh
         x = x + mixed.flatten(1) @ w[p + "self_attn.o_proj.weight"].T

@@ -42,6 +42,9 @@ class Row:
         native: transformers' rope_parameters for the same method, without theta; None where it has none.
         lengths: at how many times the pretrained length it is compared; beyond 1 where only then it does something.
         specs: what it is compared at.
+        relative: (spec, text length, query index, key index) → relative position, None where the key is not seen; left
+            out for a strategy that leaves positions alone.
+        scale: (spec, query index) → factor on the query.
     """
 
     setting: xt.Strategy | Callable[[int], xt.Strategy]
@@ -50,6 +53,8 @@ class Row:
     native: dict[str, Any] | Callable[[int], dict[str, Any]] | None = None
     lengths: float = 1
     specs: tuple[RopeSpec, ...] = SPECS
+    relative: Callable[[RopeSpec, int, int, int], float | None] | None = None
+    scale: Callable[[RopeSpec, int], float] | None = None
 
     def strategy(self, pairs: int = 8) -> xt.Strategy:
         """The strategy for a head of d/2 pairs; the tests' tiny model has 8."""
@@ -62,6 +67,21 @@ class Row:
     def factor(self, spec: RopeSpec) -> float:
         """The attention factor expected."""
         return self.attention_factor(spec) if callable(self.attention_factor) else self.attention_factor
+
+    def table(self, spec: RopeSpec, length: int) -> torch.Tensor:
+        """Relative positions of a text, (length, length) float64, NaN where a key is not seen."""
+        relative = self.relative or (lambda _, __, i, j: i - j)
+        found = torch.full((length, length), math.nan, dtype=torch.float64)
+        for i in range(length):
+            for j in range(i + 1):
+                position = relative(spec, length, i, j)
+                found[i, j] = math.nan if position is None else position
+        return found
+
+    def scales(self, spec: RopeSpec, length: int) -> torch.Tensor:
+        """Factors on the queries of a text, (length,) float64."""
+        scale = self.scale or (lambda _, __: 1.0)
+        return torch.tensor([scale(spec, i) for i in range(length)], dtype=torch.float64)
 
     def transformers(self, spec: RopeSpec) -> tuple[Any, float] | None:
         """What transformers itself computes, (d/2,) float32 and attention factor; None where it has no such method."""
@@ -90,6 +110,43 @@ class Row:
         changed = {k: v for k, v in vars(strategy).items() if k in fields and v != fields[k]}
         shown = ", ".join(f"{k}={'…' if isinstance(v, tuple) else v}" for k, v in changed.items())
         return f"{strategy.name}({shown})" + (f"@{self.lengths:g}L" if self.lengths != 1 else "")
+
+
+def pairs_of(length: int, count: int = 200) -> list[tuple[int, int]]:
+    """Query and key indices in a text of ``length`` tokens: some of each distance, and the corners."""
+    found = {(0, 0), (length - 1, 0), (length - 1, length - 1)}
+    for n in range(count):
+        i = (n * 7919 + length - 1) % length
+        distance = int((i + 1) * (n * 0.618 % 1) ** 2)
+        found |= {(i, i - distance), (i, min(i, n % 13))}
+    return sorted(found)
+
+
+def positions_off(row: Row, strategy: xt.Strategy, spec: RopeSpec) -> float:
+    """Largest relative difference of a strategy's relative positions and query factors from a row's references.
+
+    Infinite where a pair is seen by one and not by the other, or by two bands.
+    """
+    length, worst = row.length(spec), 0.0
+    pairs = pairs_of(length)
+    query, key = torch.tensor(pairs).T
+    seen = torch.zeros(len(pairs), dtype=torch.long)
+    found = torch.zeros(len(pairs), dtype=torch.float64)
+    for band in strategy.bands(spec, length):
+        covered = band.covers(query, key)
+        seen += covered
+        relative = band.query_position(query).double() - band.key_position(key).double()
+        found += torch.where(covered, relative, 0.0)
+    for (i, j), times, position in zip(pairs, seen.tolist(), found.tolist(), strict=True):
+        expected = row.relative(spec, length, i, j) if row.relative else float(i - j)
+        if times != (expected is not None):
+            return math.inf
+        worst = max(worst, abs(position - (expected or 0)) / max(1, abs(expected or 0)))
+    scale = strategy.query_scale(spec, query)
+    for n, (i, _) in enumerate(pairs):
+        expected = row.scale(spec, i) if row.scale else 1.0
+        worst = max(worst, abs((1.0 if scale is None else scale[n].item()) / expected - 1))
+    return worst
 
 
 def declared_length(native: dict[str, Any], pretrained_length: int) -> int:
@@ -229,6 +286,27 @@ def _dynamic_ntk(factor: float, lengths: float) -> Row:
     )
 
 
+SMALL = SPECS[:1]
+"""For settings in tokens."""
+
+
+def _positions(setting: xt.Strategy, relative: Any, lengths: float = 2, **fields: Any) -> Row:
+    return Row(setting, **{"frequencies": reference.plain, **fields}, lengths=lengths, relative=relative)
+
+
+def _self_extend(lengths: float, group: int | None = None, window: int | None = None) -> Row:
+    return _positions(
+        xt.SelfExtend(group=group, window=window),
+        lambda rope, n, i, j: reference.self_extend(rope, n, i, j, group, window),
+        lengths,
+        specs=SMALL if window else SPECS,
+    )
+
+
+def _dual_chunk(rope: RopeSpec, _: int, i: int, j: int) -> float:
+    return reference.dual_chunk(i, j, 3 * rope.pretrained_length // 4, rope.pretrained_length // 8)
+
+
 TABLE = (
     Row(xt.Plain(), reference.plain, native={"rope_type": "default"}),
     Row(xt.Shipped(), reference.plain, native={"rope_type": "default"}),
@@ -315,7 +393,69 @@ TABLE = (
     _longrope(2, 1.0, factor=1.0),
     _longrope(2, 0.9, factor=4.0, attention_factor=0.9),
     _longrope(0.5, _su(4), factor=4.0, switch_length=0),
+    # positions; their fields are tokens, so most settings go with one pretrained length
+    *(_self_extend(n) for n in (0.5, 1, 2, 5)),
+    _self_extend(4, group=8),
+    *(_self_extend(n, group=4, window=32) for n in (1.5, 2.5)),
+    _self_extend(2, group=5, window=32),
+    _positions(xt.ReRoPE(), lambda rope, _, i, j: reference.rerope(rope, i, j, None), 4),
+    _positions(xt.ReRoPE(window=17), lambda rope, _, i, j: reference.rerope(rope, i, j, 17), specs=SMALL),
+    _positions(xt.LeakyReRoPE(), lambda rope, _, i, j: reference.rerope(rope, i, j, None, 16), 4),
+    _positions(
+        xt.LeakyReRoPE(window=10, k=3.5), lambda rope, _, i, j: reference.rerope(rope, i, j, 10, 3.5), specs=SMALL
+    ),
+    _positions(xt.DualChunk(), _dual_chunk, 4),
+    _positions(xt.DualChunk(chunk=40, local=9), lambda _, __, i, j: reference.dual_chunk(i, j, 40, 9), specs=SMALL),
+    _positions(
+        xt.STRING(),
+        lambda rope, _, i, j: reference.string(i, j, rope.pretrained_length // 3, rope.pretrained_length // 32),
+        1.25,
+    ),
+    _positions(xt.STRING(shift=60, local=5), lambda _, __, i, j: reference.string(i, j, 60, 5), 1.75, specs=SMALL),
+    _positions(
+        xt.LMInfinite(),
+        lambda rope, _, i, j: reference.lm_infinite(i, j, 10, rope.pretrained_length, rope.pretrained_length),
+    ),
+    _positions(
+        xt.LMInfinite(first=3, local=20, limit=50),
+        lambda _, __, i, j: reference.lm_infinite(i, j, 3, 20, 50),
+        specs=SMALL,
+    ),
+    _positions(
+        xt.AttentionSinks(),
+        lambda rope, _, i, j: reference.attention_sinks(i, j, 4, rope.pretrained_length - 4),
+        specs=SMALL,  # the reference goes through the cache
+    ),
+    *(
+        _positions(
+            xt.AttentionSinks(sinks=s, window=w),
+            lambda _, __, i, j, s=s, w=w: reference.attention_sinks(i, j, s, w),
+            specs=SMALL,
+        )
+        for s, w in ((2, 20), (0, 10), (8, 1))
+    ),
+    Row(xt.LogN(), reference.plain, lengths=3, scale=reference.log_n),
+    *(Row(xt.Temperature(scale=t), reference.plain, scale=lambda _, __, t=t: t) for t in (0.8, 1.0, 1.3)),  # type: ignore[misc]
     # several as one
+    _positions(
+        xt.compose(xt.YaRN(factor=2), xt.DualChunk()),
+        lambda rope, _, i, j: reference.dual_chunk(i, j, 3 * rope.pretrained_length // 2, rope.pretrained_length // 4),
+        4,
+        frequencies=lambda rope: reference.yarn(rope, 2),
+        attention_factor=_temperature(2),
+    ),
+    _positions(
+        xt.compose(xt.NTK(factor=2), xt.SelfExtend(group=4, window=32)),
+        lambda rope, n, i, j: reference.self_extend(rope, n, i, j, 4, 32),
+        3,
+        frequencies=lambda rope: reference.ntk(rope, 2),
+        specs=SMALL,
+    ),
+    _positions(
+        xt.compose(xt.ReRoPE(), xt.LogN(), xt.Temperature(scale=1.2)),
+        lambda rope, _, i, j: reference.rerope(rope, i, j, None),
+        scale=lambda rope, i: 1.2 * reference.log_n(rope, i),
+    ),
     _resonance(
         xt.compose(xt.YaRN(factor=16), xt.Resonance()),
         lambda rope: reference.yarn(rope, 16),

@@ -12,7 +12,7 @@ import transformers
 
 import extrapolate as xt
 from extrapolate.models.families import find_rotary, read_spec
-from extrapolate.models.patch import PatchedRotary
+from extrapolate.models.rotary import PatchedRotary
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 from tests import reference
 from tests.conftest import logits, tiny_model, tokens

@@ -16,9 +16,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import extrapolate as xt
 from extrapolate import strategies
+from extrapolate.analysis import relative_positions
 from extrapolate.rope import Frequencies, RopeSpec, cos_sin, unit_circle
 from tests import reference
-from tests.strategies import GOLDEN, SPECS, TABLE, Row
+from tests.strategies import GOLDEN, SPECS, TABLE, Row, pairs_of, positions_off
 
 EVERY: list[type[xt.Strategy]] = [
     kind
@@ -53,6 +54,15 @@ def test_frequencies_equal_the_closed_form(row: Row, spec: RopeSpec) -> None:
     found = row.strategy(spec.rotary_dim // 2).frequencies(spec, row.length(spec))
     close(found.inv_freq, row.frequencies(spec))
     assert found.attention_factor == pytest.approx(row.factor(spec), rel=1e-9)
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.relative or row.scale], ids=lambda row: row.id)
+def test_positions_and_query_factors_equal_the_definition_pair_by_pair(row: Row) -> None:
+    for spec in row.specs:
+        assert positions_off(row, row.strategy(), spec) < 1e-6
+    spec = SPECS[0]  # every pair
+    found = relative_positions(row.strategy(), spec, row.length(spec))
+    torch.testing.assert_close(found.double(), row.table(spec, row.length(spec)), rtol=1e-6, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=spec_id)
@@ -372,6 +382,157 @@ def test_dynamic_forms_are_plain_up_to_the_pretrained_length_and_meet_the_fixed_
     assert xt.DynamicYaRN().frequencies(spec, length).equal(xt.YaRN(factor=exact).frequencies(spec, 1))
 
 
+# Laws of positions
+
+
+POSITIONS: list[type[Any]] = [kind for kind in EVERY if kind.bands is not xt.Strategy.bands]
+SEES_ALL = [kind for kind in POSITIONS if kind not in {xt.LMInfinite, xt.AttentionSinks}]
+
+
+@st.composite
+def _setting(draw: st.DrawFn, kinds: list[type[Any]]) -> tuple[xt.Strategy, RopeSpec, int]:
+    """A strategy of positions with settings that fit a spec, and a text of any length it may reach."""
+    spec = RopeSpec(16, 1e4, draw(st.integers(8, 96)))
+    trained = spec.pretrained_length
+    kind = draw(st.sampled_from(kinds))
+
+    def up_to(most: int, least: int = 1) -> int:
+        return draw(st.integers(least, max(least, most)))
+
+    shift = up_to(trained, 0)
+    chunk, sinks = up_to(trained), up_to(trained - 1, 0)
+    local = up_to(trained)
+    fields: dict[type[Any], dict[str, Any]] = {
+        xt.SelfExtend: {"group": draw(st.none() | st.integers(1, 9)), "window": up_to(2 * trained // 3 - 1)},
+        xt.ReRoPE: {"window": local},
+        xt.LeakyReRoPE: {"window": up_to(trained - 1), "k": draw(st.floats(1, 20))},
+        xt.DualChunk: {"chunk": chunk, "local": up_to(chunk - 1, 0)},
+        xt.STRING: {"shift": shift, "local": up_to(shift, 0)},
+        xt.LMInfinite: {"first": sinks, "local": local, "limit": up_to(trained, local)},
+        xt.AttentionSinks: {"sinks": sinks, "window": up_to(trained - sinks)},
+    }
+    return kind(**fields[kind]), spec, draw(st.integers(1, 300))
+
+
+def _table(strategy: xt.Strategy, spec: RopeSpec, length: int) -> torch.Tensor | None:
+    """Relative positions; None where the strategy says that it does not reach so far."""
+    reach = strategy.reach(spec)
+    if reach is not None and length > reach:
+        with pytest.raises(xt.StrategyError, match=rf" reach .* = {reach} tokens .* the text has {length}"):
+            strategy.bands(spec, length)
+        return None
+    return relative_positions(strategy, spec, length)
+
+
+@given(_setting(POSITIONS))
+def test_bands_are_disjoint_causal_and_within_the_trained_length(setting: tuple[xt.Strategy, RopeSpec, int]) -> None:
+    strategy, spec, length = setting
+    table = _table(strategy, spec, length)
+    if table is None:
+        return
+    seen = ~table.isnan()
+    assert seen.diagonal().all(), "a query sees itself"
+    assert (table.diagonal() == 0).all()
+    assert table[seen].min() >= 0
+    if torch.equal(table.nan_to_num(-1), relative_positions(xt.Plain(), spec, length).nan_to_num(-1)):
+        return  # a setting that is plain goes on beyond L as plain does
+    # LM-Infinite's and ReRoPE's own ceiling may be L itself, one more than any pair of a text of L tokens
+    most = spec.pretrained_length - 1 + isinstance(strategy, xt.LMInfinite | xt.ReRoPE | xt.DualChunk)
+    assert table[seen].max() <= most
+
+
+@given(_setting(SEES_ALL))
+def test_those_that_promise_it_cover_the_whole_triangle(setting: tuple[xt.Strategy, RopeSpec, int]) -> None:
+    strategy, spec, length = setting
+    table = _table(strategy, spec, length)
+    if table is not None:
+        assert torch.equal(~table.isnan(), torch.ones(length, length, dtype=torch.bool).tril())
+
+
+@given(_setting([xt.SelfExtend, xt.LeakyReRoPE, xt.STRING]))
+def test_the_reach_is_exact(setting: tuple[xt.Strategy, RopeSpec, int]) -> None:
+    """One token more than a strategy reaches would be seen further away than any in training."""
+    strategy, spec, _ = setting
+    reach = strategy.reach(spec)
+    if reach is None:
+        return
+    (far,) = [band for band in strategy.bands(spec, reach) if band.covers(torch.tensor(reach - 1), torch.tensor(0))]
+    first = far.key_position(torch.tensor([0])).double()
+    last, beyond = (far.query_position(torch.tensor([n])).double() - first for n in (reach - 1, reach))
+    assert last <= spec.pretrained_length - 1 + 1e-5
+    assert beyond > spec.pretrained_length - 1 - 1e-5
+
+
+PLAIN_AT: list[tuple[xt.Strategy, int]] = [
+    (xt.SelfExtend(group=1), 10**6),
+    (xt.SelfExtend(group=8, window=40), 40),
+    (xt.SelfExtend(), 64),
+    (xt.ReRoPE(window=64), 64),
+    (xt.LeakyReRoPE(k=1), 10**6),
+    (xt.DualChunk(chunk=48, local=8), 40),
+    (xt.STRING(shift=0, local=0), 10**6),
+    (xt.STRING(shift=30, local=30), 10**6),
+    (xt.LMInfinite(), 64),
+    (xt.AttentionSinks(), 64),
+    (xt.AttentionSinks(sinks=4, window=30), 34),
+]
+
+
+@pytest.mark.parametrize(("strategy", "length"), PLAIN_AT, ids=lambda v: getattr(v, "name", v))
+def test_settings_that_equal_plain_do_and_only_up_to_where_they_do(strategy: xt.Strategy, length: int) -> None:
+    spec = RopeSpec(16, 1e4, 64)
+    n = min(length, 200)
+    plain = relative_positions(xt.Plain(), spec, n)
+    torch.testing.assert_close(relative_positions(strategy, spec, n), plain, rtol=0, atol=0, equal_nan=True)
+    if length < 10**6:
+        beyond = relative_positions(strategy, spec, n + 20), relative_positions(xt.Plain(), spec, n + 20)
+        assert not torch.equal(*(x.nan_to_num(-1) for x in beyond))
+
+
+def test_self_extends_published_reach() -> None:
+    # Llama-2: L 4096, W 1024, G 8 -> 25600; G 64 -> 197632; the tests' tiny model: 160, and 161 is refused
+    for trained, window, group, reach in ((4096, 1024, 8, 25600), (4096, 1024, 64, 197632), (64, 32, 4, 160)):
+        spec, strategy = RopeSpec(16, 1e4, trained), xt.SelfExtend(group=group, window=window)
+        (_, far) = strategy.bands(spec, reach)
+        last = torch.tensor(reach - 1)
+        assert far.query_position(last) - far.key_position(torch.tensor(0)) == trained - 1
+        with pytest.raises(xt.StrategyError, match=rf"reach group·\(L - window \+ window//group\) = {reach} tokens"):
+            strategy.bands(spec, reach + 1)
+    with pytest.raises(xt.StrategyError, match="window=64 must be below the pretrained length 64"):
+        xt.SelfExtend(group=4, window=64).bands(RopeSpec(16, 1e4, 64), 64)
+
+
+def test_automatic_parameters_follow_the_target_length_and_are_told() -> None:
+    spec = RopeSpec(128, 1e4, 4096)
+    assert xt.SelfExtend().at(spec, 4096) == xt.SelfExtend(group=1, window=1024)
+    for length in (5000, 8192, 16384, 32768, 131072):
+        told = xt.SelfExtend().at(spec, length)
+        assert isinstance(told, xt.SelfExtend)
+        assert told.window == 1024
+        group = told.group or 0
+        # the paper's rule of thumb: between a half and two thirds of L are used, and no smaller group does it
+        assert 1024 + (length - 1024) / group <= 4096 * 2 / 3 + 1e-9 < 1024 + (length - 1024) / (group - 1)
+        assert len(told.bands(spec, length)) == 2
+    assert xt.SelfExtend().varies_with_length(spec)
+    assert not xt.SelfExtend(group=8).varies_with_length(spec)
+    assert xt.DualChunk().at(spec, 1) == xt.DualChunk(chunk=3072, local=512)  # the authors' for L 4096
+    assert xt.STRING().at(spec, 1) == xt.STRING(shift=1365, local=128)
+    assert xt.ReRoPE().at(spec, 1) == xt.ReRoPE(window=1024)
+    assert xt.LeakyReRoPE().at(spec, 1) == xt.LeakyReRoPE(window=1024, k=16)
+    assert xt.AttentionSinks().at(spec, 1) == xt.AttentionSinks(sinks=4, window=4092)
+    assert xt.LMInfinite().at(spec, 1) == xt.LMInfinite(first=10, local=4096, limit=4096)
+    both = xt.compose(xt.YaRN(factor=2), xt.DualChunk()).at(spec, 1)
+    assert both == xt.compose(xt.YaRN(factor=2), xt.DualChunk(chunk=6144, local=1024))
+    with pytest.raises(xt.StrategyError, match="window=3000 leaves no room for an automatic group"):
+        xt.SelfExtend(window=3000).bands(spec, 8192)
+
+
+def test_log_n_at_published_lengths() -> None:
+    spec = RopeSpec(128, 1e4, 4096)
+    scale = xt.LogN().query_scale(spec, torch.tensor([0, 100, 4095, 8191, 16383]))
+    assert scale.tolist() == pytest.approx([1, 1, 1, 1.083333, 1.166667], rel=1e-6)
+
+
 # Fields
 
 
@@ -419,13 +580,44 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "longrope.attention_factor": (None, 1.0),
     "longrope.switch_length": (None, 100_000),
     "longrope.start_tokens": (0, 4),
+    "self_extend.group": (None, 32),
+    "self_extend.window": (None, 512),
+    "rerope.window": (None, 512),
+    "leaky_rerope.window": (None, 512),
+    "leaky_rerope.k": (16, 8),
+    "dual_chunk.chunk": (None, 2048),
+    "dual_chunk.local": (None, 256),
+    "string.shift": (4096, 4000),
+    "string.local": (None, 512),
+    "lm_infinite.first": (10, 20),
+    "lm_infinite.local": (None, 2048),
+    "lm_infinite.limit": (2048, 4096),
+    "attention_sinks.sinks": (4, 8),
+    "attention_sinks.window": (None, 1020),
+    "temperature.scale": (1.1, 1.2),
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "yarn.mscale": {"mscale_all_dim": 0.7},
     "yarn.mscale_all_dim": {"mscale": 1.0},
     "longrope.short_factor": {"switch_length": 100_000},
+    "string.local": {"shift": 4096},
+    "lm_infinite.limit": {"local": 1024},
 }
 """Without these another field decides."""
+
+
+def effect(strategy: xt.Strategy, spec: RopeSpec) -> tuple[Any, ...]:
+    """Everything a strategy does to a text: its frequencies, the position of some pairs, factors on some queries."""
+    length = int(1.8 * spec.pretrained_length) if isinstance(strategy, xt.STRING) else 4 * spec.pretrained_length
+    f = strategy.frequencies(spec, length)
+    query, key = torch.tensor(pairs_of(length, 1000)).T
+    pairs = [
+        (band.covers(query, key) * (band.query_position(query) - band.key_position(key))).tolist()
+        for band in strategy.bands(spec, length)
+    ]
+    scale = strategy.query_scale(spec, query)
+    start = None if f.start_inv_freq is None else f.start_inv_freq.tolist()
+    return f.inv_freq.tolist(), f.attention_factor, f.start_tokens, start, pairs, scale is not None and scale.tolist()
 
 
 def test_every_field_changes_something() -> None:
@@ -436,8 +628,8 @@ def test_every_field_changes_something() -> None:
     for name, values in SETTINGS.items():
         kind, field = fields[name], name.partition(".")[2]
         given = {"long_factor": (4,) * 64} if kind is xt.LongRoPE else {}
-        a, b = (kind(**{**given, **NEEDED.get(name, {}), field: value}).frequencies(spec, 4 * 4096) for value in values)
-        assert not a.equal(b), name
+        a, b = (kind(**{**given, **NEEDED.get(name, {}), field: value}) for value in values)
+        assert effect(a, spec) != effect(b, spec), name
 
 
 @pytest.mark.parametrize("kind", SCALED)
@@ -494,12 +686,39 @@ def test_yarn_refuses_settings_that_cannot_act(fields: dict[str, Any], message: 
         (xt.LongRoPE, {"long_factor": [1], "switch_length": 2.5}, "switch_length must be a whole number of tokens"),
         (xt.LongRoPE, {"long_factor": [1], "factor": 0.5}, "factor must be a number of at least 1, got 0.5"),
         (xt.LongRoPE, {"long_factor": [1], "attention_factor": 0}, "attention_factor must be a number above 0"),
+        (xt.SelfExtend, {"group": 0}, "group must be a whole number of at least 1, got 0"),
+        (xt.SelfExtend, {"window": 2.5}, "window must be a whole number of at least 1, got 2.5"),
+        (xt.LeakyReRoPE, {"k": 0.5}, "k must be a number of at least 1, got 0.5"),
+        (xt.LMInfinite, {"first": None}, "first must be a whole number of at least 0, got None"),
+        (xt.AttentionSinks, {"sinks": -1}, "sinks must be a whole number of at least 0, got -1"),
+        (xt.AttentionSinks, {"sinks": None}, "sinks must be a whole number of at least 0, got None"),
+        (xt.Temperature, {"scale": 0}, "scale must be a number above 0, got 0"),
     ],
 )
 def test_settings_that_cannot_act_are_refused(kind: type[Any], fields: dict[str, Any], message: str) -> None:
     # case 8: low == high would divide by zero
     with pytest.raises(xt.StrategyError, match=message):
         kind(**fields)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (xt.ReRoPE(window=65), "window=65 must be at most the pretrained length 64"),
+        (xt.LeakyReRoPE(window=64), "window=64 must be below the pretrained length 64"),
+        (xt.DualChunk(chunk=65), "chunk must be above local and at most the pretrained length 64, got chunk=65"),
+        (xt.DualChunk(chunk=20, local=20), "chunk must be above local"),
+        (xt.STRING(shift=65), "shift must be at least local and at most the pretrained length 64, got shift=65"),
+        (xt.STRING(shift=10, local=11), "shift must be at least local"),
+        (xt.LMInfinite(local=40, limit=30), "limit must be at least local and at most the pretrained length 64"),
+        (xt.LMInfinite(local=65), "limit must be at least local and at most the pretrained length 64, got local=65"),
+        (xt.AttentionSinks(sinks=4, window=61), "together must be at most the pretrained length 64"),
+        (xt.AttentionSinks(sinks=64), "together must be at most the pretrained length 64"),
+    ],
+)
+def test_positions_that_do_not_fit_the_pretrained_length_are_refused(strategy: xt.Strategy, message: str) -> None:
+    with pytest.raises(xt.StrategyError, match=message):
+        strategy.bands(RopeSpec(16, 1e4, 64), 64)
 
 
 @pytest.mark.parametrize("count", [5, 1])

@@ -26,7 +26,7 @@ ALLOWED = {
     "evaluation": BASE | {"data", "evaluation"},
     "results": BASE | {"results"},
     "analysis": BASE | {"rope", "strategies", "analysis"},
-    "plots": BASE | {"results", "analysis", "plots"},
+    "plots": BASE | {"rope", "strategies", "results", "analysis", "plots"},
 }
 
 

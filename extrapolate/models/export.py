@@ -242,9 +242,9 @@ def _default_temperature(strategy: YaRN) -> bool:
 
 
 def _refuse_positions(strategy: Strategy, engine: str) -> None:
-    if strategy.changes_positions:
+    if strategy.changes_attention:
         raise StrategyError(
-            f"{strategy.label}: it changes positions, not frequencies, which {engine} has no option for"
+            f"{strategy.label}: it changes positions or scales queries, which {engine} has no option for"
         )
 
 

@@ -1,88 +1,27 @@
 """Put a strategy into a loaded model, prove that it took effect, and take it out again without a trace."""
 
 import contextlib
-import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from transformers import Cache, DynamicCache
 
 from extrapolate.errors import ModelError, StrategyError, first_line
-from extrapolate.models.families import RotarySeam, deviation, expand, find_rotary, read_spec
-from extrapolate.models.saving import exported_config
-from extrapolate.rope import Frequencies, RopeSpec, cos_sin
+from extrapolate.models.attention import BoundedLayer
+from extrapolate.models.examine import banded
+from extrapolate.models.families import RotarySeam, deviation, expand, read_spec
+from extrapolate.models.installed import Installed, install, seams_of
+from extrapolate.models.rotary import PatchedRotary
+from extrapolate.rope import RopeSpec
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.plain import Plain
 
 BUFFER_TOLERANCE = 0.01
 """A found buffer further than this from the config's frequencies is reported; rounding to bfloat16 stays below."""
-
-
-class PatchedRotary(nn.Module):
-    """Stands where the model's rotary module stood: ``(x, position_ids) → (cos, sin)`` of a strategy.
-
-    Frequencies are float32 plain attributes, so no cast or move of the model can round them; phases are formed in
-    float32 and cast at the very end. The original module is kept aside, outside the module tree.
-    """
-
-    def __init__(self, strategy: Strategy, spec: RopeSpec, seam: RotarySeam) -> None:
-        super().__init__()
-        self.strategy = strategy
-        self.spec = spec
-        self.seam = seam  # a plain attribute: the original module in it is no submodule
-        self.varies = strategy.varies_with_length(spec)
-        self._at_pretrained_length = strategy.frequencies(spec, spec.pretrained_length)
-
-    @property
-    def original(self) -> nn.Module:
-        """The module that the checkpoint came with."""
-        return self.seam.module
-
-    @property
-    def inv_freq(self) -> Tensor:
-        """(d/2,) float32, radians a position; at the pretrained length for a length-dependent strategy."""
-        return self._at_pretrained_length.inv_freq
-
-    @property
-    def attention_scaling(self) -> float:
-        """Factor on cos and sin, under transformers' name for it."""
-        return self._at_pretrained_length.attention_factor
-
-    def frequencies(self, length: int) -> Frequencies:
-        """The strategy's frequencies for a text of ``length`` tokens."""
-        if not self.varies:
-            return self._at_pretrained_length
-        return self.strategy.frequencies(self.spec, length)
-
-    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Cos and sin tables for ``position_ids`` (batch, T), each (batch, T, d), d/2 in single form, in x's dtype.
-
-        Raises:
-            ModelError: when a length-dependent strategy meets keys that an earlier call rotated for another length.
-        """
-        if self.varies:
-            cos, sin = self._tables_by_row(position_ids)
-        else:
-            cos, sin = cos_sin(self._at_pretrained_length, position_ids.to(x.device))
-        dtype, form = x.dtype if self.seam.casts else cos.dtype, self.seam.form
-        return expand(cos, form).to(x.device, dtype), expand(sin, form).to(x.device, dtype)
-
-    def _tables_by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
-        if max(lengths) > position_ids.shape[-1]:
-            raise ModelError(
-                f"{self.strategy.name} depends on the length, and this call of {position_ids.shape[-1]} tokens reaches "
-                f"position {max(lengths) - 1}: cached keys would carry another length's rotation; pass use_cache=False"
-            )
-        rows = [cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
-        return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
-
-    def extra_repr(self) -> str:
-        """The strategy, in the model's printed form."""
-        return repr(self.strategy)
 
 
 class Patch:
@@ -95,13 +34,27 @@ class Patch:
         varies_with_length: whether a text's length changes the frequencies; then each length needs its own pass.
     """
 
-    def __init__(self, model: nn.Module, strategy: Strategy, spec: RopeSpec, before: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self, model: nn.Module, strategy: Strategy, spec: RopeSpec, length: int | None, before: "Installed"
+    ) -> None:
         self.model = model
         self.strategy = strategy
         self.spec = spec
-        self.varies_with_length = strategy.varies_with_length(spec)
+        self.varies_with_length = length is None and strategy.varies_with_length(spec)
         self._before = before  # what stood in the seams when this patch came
         self._restored = False
+
+    def cache(self) -> Cache:
+        """A new key/value cache for ``generate(..., past_key_values=handle.cache())``.
+
+        Its size is bounded for a strategy that forgets (:class:`AttentionSinks`, :class:`LMInfinite`); it takes rows
+        without padding then. For any other it is transformers' own.
+        """
+        kept = self.strategy.keeps(self.spec)
+        config: Any = self.model.config
+        if kept is None:
+            return DynamicCache(config=config)
+        return Cache(layers=[BoundedLayer(*kept) for _ in range(config.get_text_config().num_hidden_layers)])
 
     def restore(self) -> None:
         """Put the model's own rotary modules back, bit for bit; a second call does nothing."""
@@ -111,12 +64,21 @@ class Patch:
 
     def _undo(self) -> None:
         """Put back what stood there before this patch, which may be an earlier one."""
-        _install(self.model, self._before)
+        install(self.model, self._before)
         self._restored = True
 
 
-def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None) -> Patch:
+def patch(
+    model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None, length: int | None = None
+) -> Patch:
     """Replace the rotary embedding of a loaded model by a strategy.
+
+    A strategy that only changes frequencies gives the model other tables of cos and sin. One that changes positions or
+    scales queries replaces the attention function: queries and keys stay unrotated, in the cache too, until they meet.
+
+    A strategy that depends on the length of the text is exact in one forward pass of that text. What a cache holds was
+    computed when the text was shorter, so it is refused beyond one call unless ``length`` says how long the text will
+    become: then one pass, chunks and decoding agree.
 
     Theta and pretrained length come from the config; what the buffers hold is not used. Patching a patched model
     replaces the strategy, and one restore returns to the checkpoint as it was loaded. ``model.save_pretrained`` under a
@@ -126,6 +88,7 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
         model: a loaded transformers model with RoPE.
         strategy: any :class:`Strategy`.
         pretrained_length: tokens; overrides the config.
+        length: tokens of the longest text, for a strategy that depends on it; each call's own when left out.
 
     Returns:
         A handle with ``restore()``.
@@ -139,32 +102,38 @@ def patch(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None
         raise StrategyError(f"strategy must be a Strategy such as extrapolate.YaRN(factor=4), got {strategy!r}")
     if not hasattr(model, "config"):
         raise ModelError(f"{type(model).__name__} has no config to read theta and the pretrained length from")
-    if strategy.changes_positions:
-        raise StrategyError(
-            f"{strategy.name} changes positions (bands), which this release cannot apply to a model yet"
-        )
-    seams = _seams(model)
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        raise StrategyError(f"length must be a whole number of tokens of at least 1, got {length!r}")
+    seams = seams_of(model)
     spec = read_spec(model.config, pretrained_length)
     for seam in seams:
         _check_seam(model, spec, seam)
-    replacements = {seam.name: PatchedRotary(strategy, spec, seam) for seam in seams}
-    before = _installed(model, replacements)
+    strategy.bands(spec, length or spec.pretrained_length)  # refuses settings that do not fit the model
+    rotaries = {
+        seam.name: PatchedRotary(strategy, spec, seam, length, identity=strategy.changes_attention) for seam in seams
+    }
+    before, stock = Installed.now(model), Installed.stock(model)
     try:
-        _install(model, replacements)
-        _prove(model, strategy, spec, replacements)
+        if strategy.changes_attention:
+            install(model, banded(model, strategy, spec, length, stock, rotaries))
+        else:
+            install(model, replace(stock, modules={**stock.modules, **rotaries}))
+            _prove(model, strategy, spec, length, rotaries)
     except BaseException:
-        _install(model, before)
+        install(model, before)
         raise
-    return Patch(model, strategy, spec, before)
+    return Patch(model, strategy, spec, length, before)
 
 
 @contextlib.contextmanager
-def patched(model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None) -> Iterator[Patch]:
+def patched(
+    model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None, length: int | None = None
+) -> Iterator[Patch]:
     """Run a model under a strategy; on exit, also after an exception, it is exactly what it was on entry.
 
     Arguments and errors are those of :func:`patch`.
     """
-    handle = patch(model, strategy, pretrained_length=pretrained_length)
+    handle = patch(model, strategy, pretrained_length=pretrained_length, length=length)
     try:
         yield handle
     finally:
@@ -173,13 +142,7 @@ def patched(model: nn.Module, strategy: Strategy, *, pretrained_length: int | No
 
 def unpatch(model: nn.Module) -> None:
     """Return a model to the checkpoint as it was loaded; harmless on a model that is not patched."""
-    _install(model, {name: m.original for name, m in model.named_modules() if isinstance(m, PatchedRotary)})
-
-
-def _seams(model: nn.Module) -> list[RotarySeam]:
-    """A model's seams with the modules it was loaded with, so that strategies replace each other and never stack."""
-    patched_before = [(name, m) for name, m in model.named_modules() if isinstance(m, PatchedRotary)]
-    return [replace(m.seam, name=name) for name, m in patched_before] or find_rotary(model)
+    install(model, Installed.stock(model))
 
 
 def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
@@ -198,38 +161,17 @@ def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
         )
 
 
-def _installed(model: nn.Module, names: Iterable[str]) -> dict[str, nn.Module]:
-    return {name: model.get_submodule(name) for name in names}
-
-
-def _install(model: nn.Module, modules: Mapping[str, nn.Module]) -> None:
-    for name, module in modules.items():
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, module)
-    if getattr(model.__dict__.get("save_pretrained"), "__func__", None) is _save_pretrained:
-        del model.__dict__["save_pretrained"]
-    is_patched = any(isinstance(m, PatchedRotary) for m in model.modules())
-    if is_patched and hasattr(model, "save_pretrained") and "save_pretrained" not in model.__dict__:
-        # a bound method: a deep copy of the model gets one bound to the copy
-        model.save_pretrained = types.MethodType(_save_pretrained, model)  # type: ignore[assignment]
-
-
-def _save_pretrained(model: Any, *args: Any, **options: Any) -> Any:
-    """The model's own ``save_pretrained``, for as long as it runs with a config that carries the strategy."""
-    rotary = next(m for m in model.modules() if isinstance(m, PatchedRotary))
-    own = model.config
-    model.config = exported_config(own, rotary.strategy, rotary.spec)
-    try:
-        return type(model).save_pretrained(model, *args, **options)
-    finally:
-        model.config = own
-
-
-def _prove(model: nn.Module, strategy: Strategy, spec: RopeSpec, replacements: Mapping[str, PatchedRotary]) -> None:
+def _prove(
+    model: nn.Module,
+    strategy: Strategy,
+    spec: RopeSpec,
+    declared: int | None,
+    replacements: Mapping[str, PatchedRotary],
+) -> None:
     """The tables are the strategy's closed form, they differ from plain when they should, and the model uses them."""
-    length = spec.pretrained_length
-    expected = strategy.frequencies(spec, length)
-    varies = strategy.varies_with_length(spec)
+    length = min(declared or spec.pretrained_length, spec.pretrained_length)
+    expected = strategy.frequencies(spec, declared or length)
+    varies = declared is None and strategy.varies_with_length(spec)
     factor = strategy.parameters().get("factor")
     claims = isinstance(factor, float) and factor > 1 and not varies
     if claims and expected.equal(Plain().frequencies(spec, length)):

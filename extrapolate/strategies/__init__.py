@@ -1,8 +1,10 @@
 """One method a file. Pure maths on :class:`~extrapolate.rope.RopeSpec`: torch and math only, no model."""
 
 from extrapolate.strategies.abf import ABF
+from extrapolate.strategies.attention_sinks import AttentionSinks
 from extrapolate.strategies.base import Band, Frequencies, Strategy, Transform
 from extrapolate.strategies.compose import Composed, compose
+from extrapolate.strategies.dual_chunk import DualChunk
 from extrapolate.strategies.dynamic_linear import DynamicLinear
 from extrapolate.strategies.dynamic_ntk import DynamicNTK
 from extrapolate.strategies.dynamic_yarn import DynamicYaRN
@@ -11,6 +13,8 @@ from extrapolate.strategies.giraffe_power import GiraffePower
 from extrapolate.strategies.giraffe_truncate import GiraffeTruncate
 from extrapolate.strategies.linear import Linear
 from extrapolate.strategies.llama3 import Llama3
+from extrapolate.strategies.lm_infinite import LMInfinite
+from extrapolate.strategies.log_n import LogN, Temperature
 from extrapolate.strategies.longrope import LongRoPE
 from extrapolate.strategies.mrrope import MrRoPE
 from extrapolate.strategies.nope import NoPE
@@ -20,15 +24,21 @@ from extrapolate.strategies.ntk_fixed import NTKFixed
 from extrapolate.strategies.ntk_mixed import NTKMixed
 from extrapolate.strategies.plain import Plain
 from extrapolate.strategies.proportional import Proportional
+from extrapolate.strategies.rerope import LeakyReRoPE, ReRoPE
 from extrapolate.strategies.resonance import Resonance
+from extrapolate.strategies.self_extend import SelfExtend
 from extrapolate.strategies.shipped import Shipped
+from extrapolate.strategies.string import STRING
 from extrapolate.strategies.yarn import YaRN
 
 __all__ = [
     "ABF",
     "NTK",
+    "STRING",
+    "AttentionSinks",
     "Band",
     "Composed",
+    "DualChunk",
     "DynamicLinear",
     "DynamicNTK",
     "DynamicYaRN",
@@ -36,8 +46,11 @@ __all__ = [
     "Frequencies",
     "GiraffePower",
     "GiraffeTruncate",
+    "LMInfinite",
+    "LeakyReRoPE",
     "Linear",
     "Llama3",
+    "LogN",
     "LongRoPE",
     "MrRoPE",
     "NTKByParts",
@@ -46,9 +59,12 @@ __all__ = [
     "NoPE",
     "Plain",
     "Proportional",
+    "ReRoPE",
     "Resonance",
+    "SelfExtend",
     "Shipped",
     "Strategy",
+    "Temperature",
     "Transform",
     "YaRN",
     "compose",

@@ -12,7 +12,21 @@ from torch import Tensor
 from extrapolate.errors import StrategyError
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 
-__all__ = ["Band", "Blend", "Frequencies", "Strategy", "Transform", "blend", "choice", "flag", "number", "rising"]
+__all__ = [
+    "CAUSAL",
+    "Band",
+    "Blend",
+    "Frequencies",
+    "Strategy",
+    "Transform",
+    "blend",
+    "choice",
+    "flag",
+    "near",
+    "number",
+    "rising",
+    "tokens",
+]
 
 Blend = Literal["arithmetic", "harmonic", "geometric"]
 """The mean between two speeds: linear in frequency, linear in wavelength, or in the logarithm of either."""
@@ -22,10 +36,14 @@ Blend = Literal["arithmetic", "harmonic", "geometric"]
 class Band:
     """A part of the causal triangle with positions of its own for the rotation.
 
+    A query at index i of its text sees a key at index j of the band at relative position
+    ``query_position(i) - key_position(j)``.
+
     Attributes:
-        query_position: query indices → positions, element by element.
+        query_position: query indices → positions, element by element; they need not be whole.
         key_position: key indices → positions, element by element.
-        covers: (query indices, key indices), broadcast → which pairs belong to it; a strategy's bands are disjoint.
+        covers: (query indices, key indices), broadcast → which pairs belong to it; a strategy's bands are disjoint, and
+            none has a pair whose key comes after its query.
     """
 
     query_position: Callable[[Tensor], Tensor]
@@ -42,6 +60,12 @@ def _causal(query: Tensor, key: Tensor) -> Tensor:
 
 
 CAUSAL = Band(query_position=_identity, key_position=_identity, covers=_causal)
+"""All of the triangle at true positions."""
+
+
+def near(window: int) -> Band:
+    """Keys less than ``window`` before their query, itself included, at true positions."""
+    return Band(_identity, _identity, lambda query, key: (key <= query) & (query - key < window))
 
 
 @dataclass(frozen=True)
@@ -70,14 +94,40 @@ class Strategy:
         """Disjoint bands for a text of ``length`` tokens; one causal band at true positions unless overridden."""
         return (CAUSAL,)
 
+    def query_scale(self, rope: RopeSpec, position: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Factor on the query at each index of its text, as ``position``; None for none."""
+        return None
+
     def varies_with_length(self, rope: RopeSpec) -> bool:  # noqa: ARG002
         """Whether ``length`` matters on this checkpoint; :attr:`depends_on_length` unless the checkpoint decides."""
         return self.depends_on_length
+
+    def at(self, rope: RopeSpec, length: int) -> "Strategy":  # noqa: ARG002
+        """The strategy with its automatic parameters filled in for a text of ``length`` tokens."""
+        return self
+
+    def reach(self, rope: RopeSpec) -> int | None:  # noqa: ARG002
+        """Longest text, in tokens, that its positions are made for; None for any."""
+        return None
+
+    def keeps(self, rope: RopeSpec) -> tuple[int, int] | None:  # noqa: ARG002
+        """(first, last) tokens of a text that a later query can still see; None when it sees all."""
+        return None
 
     @property
     def changes_positions(self) -> bool:
         """Whether it has bands of its own."""
         return type(self).bands is not Strategy.bands
+
+    @property
+    def scales_queries(self) -> bool:
+        """Whether it has a :meth:`query_scale` of its own."""
+        return type(self).query_scale is not Strategy.query_scale
+
+    @property
+    def changes_attention(self) -> bool:
+        """Whether tables of cos and sin cannot express it, so that the attention function itself must be replaced."""
+        return self.changes_positions or self.scales_queries
 
     def parameters(self) -> dict[str, object]:
         """Every field with the value in use; what a result row stores."""
@@ -126,6 +176,20 @@ def number(
         raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
     object.__setattr__(strategy, field, float(value))
     return float(value)
+
+
+def tokens(strategy: Strategy, field: str, *, minimum: int = 0) -> None:
+    """Check one field that counts tokens; None, for an automatic value, passes.
+
+    Raises:
+        StrategyError: naming the field, the value and the rule.
+    """
+    value = getattr(strategy, field)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        rule = f"a whole number of at least {minimum}"
+        raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
 
 
 def rising(strategy: Strategy, low: str, high: str) -> None:

@@ -1,8 +1,12 @@
 """Several strategies as one: frequencies of one, transforms on top, positions of another."""
 
+import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
+
+from torch import Tensor
 
 from extrapolate.errors import StrategyError
 from extrapolate.rope import Frequencies, RopeSpec
@@ -13,7 +17,10 @@ def compose(*parts: Strategy, **named: Strategy) -> Strategy:
     """One strategy out of several, such as ``compose(YaRN(factor=4), Resonance())``.
 
     At most one part sets the frequencies and at most one the positions (bands); transforms change the frequencies in
-    the order given. Nothing stacks: two parts that set the same thing are refused.
+    the order given, factors on the query multiply. Nothing stacks: two parts that set the same thing are refused.
+
+    Where frequencies are slowed down by a constant factor s, positions are laid out for a model of length s·L: with
+    ``compose(YaRN(factor=2), DualChunk())`` the largest relative position is three quarters of 2L.
 
     Args:
         *parts: strategies; composed ones count as their parts.
@@ -69,6 +76,24 @@ class Composed(Strategy):
         """Whether one of the parts has bands of its own."""
         return any(part.changes_positions for part in self.parts)
 
+    @property
+    def scales_queries(self) -> bool:
+        """Whether one of the parts scales queries."""
+        return any(part.scales_queries for part in self.parts)
+
+    def at(self, rope: RopeSpec, length: int) -> "Composed":
+        """With the automatic parameters of every part filled in."""
+        reachable = self._reachable(rope)
+        return Composed(tuple(part.at(reachable if part.changes_positions else rope, length) for part in self.parts))
+
+    def reach(self, rope: RopeSpec) -> int | None:
+        """That of the part that sets positions."""
+        return next((part.reach(self._reachable(rope)) for part in self.parts if part.changes_positions), None)
+
+    def keeps(self, rope: RopeSpec) -> tuple[int, int] | None:
+        """Those of the part that sets positions."""
+        return next((part.keeps(self._reachable(rope)) for part in self.parts if part.changes_positions), None)
+
     def parameters(self) -> dict[str, object]:
         """``parts``, a list of each part's name and fields; and the factor of the part that has one."""
         parts = [{"strategy": part.name, **part.parameters()} for part in self.parts]
@@ -87,7 +112,7 @@ class Composed(Strategy):
                 found = part.frequencies(rope, length) if _sets(part) else found
                 continue
             changed = part.transform(found, rope, length)
-            if changed.equal(found):
+            if changed.equal(found) and not part.scales_queries:
                 raise StrategyError(f"{self.name}: {part.name} changes nothing of the frequencies before it")
             found = changed
         return found
@@ -96,8 +121,21 @@ class Composed(Strategy):
         """Those of the part that sets positions, or one causal band."""
         for part in self.parts:
             if part.changes_positions:
-                return part.bands(rope, length)
+                return part.bands(self._reachable(rope), length)
         return super().bands(rope, length)
+
+    def query_scale(self, rope: RopeSpec, position: Tensor) -> Tensor | None:
+        """The product of the parts' factors."""
+        scales = [x for x in (part.query_scale(rope, position) for part in self.parts) if x is not None]
+        return math.prod(scales[1:], start=scales[0]) if scales else None
+
+    def _reachable(self, rope: RopeSpec) -> RopeSpec:
+        """The spec of a model whose trained length is stretched by the constant factor of the frequencies' part."""
+        for part in self.parts:
+            factor = part.parameters().get("factor")
+            if _sets(part) and isinstance(factor, float) and not part.depends_on_length:
+                return dataclasses.replace(rope, pretrained_length=int(rope.pretrained_length * factor))
+        return rope
 
 
 def _sets(part: Strategy) -> bool:
