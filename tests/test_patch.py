@@ -34,7 +34,12 @@ STRATEGIES = (xt.Plain(), xt.Linear(factor=4), xt.NTK(factor=4), xt.YaRN(factor=
 MOVING = STRATEGIES[1:]
 LONG, SHORT = tuple(1 + i / 2 for i in range(8)), tuple(1 + i / 16 for i in range(8))
 # of each strategy the setting that is compared at the longest text
-ROWS = {row.strategy().name: row for row in sorted(TABLE, key=lambda row: row.lengths)}
+# (those of positions are compared in test_attention.py)
+ROWS = {
+    row.strategy().name: row
+    for row in sorted(TABLE, key=lambda row: row.lengths)
+    if not row.strategy().changes_attention
+}
 
 
 def closed_form(strategy: xt.Strategy, spec: RopeSpec) -> list[float]:
@@ -621,15 +626,6 @@ def test_a_pretrained_length_that_is_no_number_of_tokens_is_refused(tiny: Any, l
 def test_what_is_no_strategy_is_refused(tiny: Any, strategy: Any) -> None:
     with pytest.raises(xt.StrategyError, match="strategy must be a Strategy"):
         xt.patch(tiny, strategy)
-
-
-def test_a_strategy_of_positions_is_refused_until_bands_can_be_applied(tiny: Any) -> None:
-    class Positions(xt.Strategy):
-        def bands(self, rope: RopeSpec, length: int) -> tuple[xt.Band, ...]:
-            return super().bands(rope, length)
-
-    with pytest.raises(xt.StrategyError, match="changes positions"):
-        xt.patch(tiny, Positions())
 
 
 # Length

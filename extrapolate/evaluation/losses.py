@@ -28,9 +28,9 @@ def token_losses(
     """Negative log-likelihood of each token given those before it.
 
     The body runs once over the whole length, the head in slices: memory does not grow with length × vocabulary.
-    Log-softmax is in float32. No cache, no gradient. Padding is moved to the right, where causality makes it
-    invisible, so it changes no number, whichever side it was on and whatever its id is. A model in training mode is
-    put into evaluation mode meanwhile, so that no dropout is measured.
+    Log-softmax is in float32. No cache, no gradient. Padding is left out, and texts of different length run one after
+    the other, so that it changes no number, whichever side it was on and whatever its id is. A model in training mode
+    is put into evaluation mode meanwhile, so that no dropout is measured.
 
     Args:
         model: a causal language model, patched or not; or any callable with ``input_ids=`` that returns ``.logits``.
@@ -87,7 +87,7 @@ def _losses(logits: Tensor, targets: Tensor) -> Tensor:
 def _padded(
     model: nn.Module | Callable[..., Any], input_ids: Tensor, real: Tensor, progress: Progress | None
 ) -> Tensor:
-    """Roll each row's padding to the right, where no real token sees it, and put the losses back where they belong."""
+    """Roll each row's padding to the right, cut it off, and put the losses back where they belong."""
     real = real.to(input_ids.device)
     batch, length = input_ids.shape
     counts = real.sum(dim=1)
@@ -98,14 +98,14 @@ def _padded(
         raise EvaluationError("attention_mask must mark one run of real tokens in each row, padding before or after it")
     source = (index + first[:, None]) % length
     rolled = input_ids.gather(1, source).masked_fill(index >= counts[:, None], 0)
-    width = int(counts.max())
     losses = torch.full((batch, length - 1), torch.nan)
-    if width < 2:
-        return losses
-    rolled_losses = token_losses(model, rolled[:, :width], progress=progress)
-    for row in range(batch):
-        n, start = int(counts[row]) - 1, int(first[row])
-        losses[row, start : start + n] = rolled_losses[row, :n]
+    for count in sorted(set(counts.tolist())):  # texts of one length at a time: to some models the length matters
+        if count < 2:
+            continue
+        rows = (counts == count).nonzero().flatten()
+        for row, found in zip(rows.tolist(), token_losses(model, rolled[rows, :count], progress=progress), strict=True):
+            start = int(first[row])
+            losses[row, start : start + count - 1] = found
     return losses
 
 

@@ -121,7 +121,7 @@ class Banded:
         if mask is None:
             return [(0, keys - queries, 0)] * batch
         if self.rows is None or self.rows[0] is not mask:  # read from the device once a pass
-            self.rows = (mask, [(int(key), int(query), int(before)) for key, query, before in mask.tolist()])
+            self.rows = (mask, [(int(key), int(query), int(before)) for key, query, before in mask[:, 0, 0].tolist()])
         return self.rows[1]
 
     def plan(self, start: int, stop: int, keys: Tensor, sliding_window: int | None, device: torch.device) -> Plan:
@@ -244,7 +244,7 @@ def attention(
         query: (batch, heads, queries, head_dim), unrotated.
         key: (batch, key/value heads, keys, head_dim), unrotated, what was cached included.
         value: (batch, key/value heads, keys, value_dim).
-        attention_mask: what :func:`starts` made, (batch, 3).
+        attention_mask: what :func:`starts` made, (batch, 1, 1, 3).
         scaling: factor on the scores; ``head_dim ** -0.5`` when left out.
         dropout: must be 0.
         sliding_window: keys this far before their query, and further, are not seen.
@@ -309,10 +309,8 @@ def _indices(banded: Banded, first: int, count: int, before: int, sliding_window
 
 def _refuse(module: nn.Module, mask: Tensor | None, dropout: float, others: dict[str, Any]) -> None:
     who = type(module).__name__
-    if mask is not None and (mask.ndim != 2 or mask.shape[1] != 3):
-        raise ModelError(
-            f"{who}: a mask of shape {tuple(mask.shape)} cannot be used with bands; give a mask of padding"
-        )
+    if mask is not None and (mask.shape[1:] != (1, 1, 3) or mask.dtype != torch.long):
+        raise ModelError(f"{who}: bands take a (batch, length) mask of padding, got one of shape {tuple(mask.shape)}")
     if dropout:
         raise ModelError(f"{who}: attention dropout {dropout:g} is not supported in bands; call model.eval()")
     for name in ("position_bias", "head_mask"):
@@ -470,7 +468,7 @@ def starts(
     no real token sees what comes later.
 
     Returns:
-        (batch, 3) integers.
+        (batch, 1, 1, 3) integers: four dimensions, as a finished mask has, so that transformers passes it on as it is.
 
     Raises:
         ModelError: for packed sequences, custom masks, and padding in the middle of a text.
@@ -486,7 +484,7 @@ def starts(
         if bool(((steps == 1).sum(dim=1) + real[:, 0].int() > 1).any()):
             raise ModelError("attention_mask must mark one run of real tokens in each row, padding before or after it")
     first = torch.zeros_like(before)
-    return torch.stack((first + kv_offset, first + q_offset, before), dim=1)
+    return torch.stack((first + kv_offset, first + q_offset, before), dim=1)[:, None, None]
 
 
 def register() -> None:

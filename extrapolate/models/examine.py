@@ -16,7 +16,6 @@ from extrapolate.models.rotary import PatchedRotary
 from extrapolate.rope import Layout, RopeSpec, cos_sin, rotate
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.plain import Plain
-from extrapolate.strategies.shipped import Shipped
 
 LAYOUTS: tuple[Layout | None, ...] = ("half_split", "interleaved", None)
 """How an attention module may pair the dimensions it rotates; None: it does not rotate."""
@@ -36,8 +35,9 @@ def banded(
 ) -> Installed:
     """Examine a model's attention on a few tokens and give each layer its seat.
 
-    Three passes: the stock model; the stock rotary with our attention function, which sees how each layer rotates; the
-    identity in its place, where rotating in our function must give the same queries, keys and hidden states.
+    Three passes under plain RoPE, whatever the checkpoint ships and its buffers hold: with the model's own attention;
+    with our function, which sees how each layer rotates; with the identity for a rotary module, where rotating in our
+    function must give the same queries, keys and hidden states.
 
     Raises:
         ModelError: by the model's name, when a layer does not come through our function or does not rotate in a known
@@ -45,10 +45,12 @@ def banded(
     """
     who = type(model).__name__
     register()
-    install(model, stock)
+    tables = {name: PatchedRotary(Plain(), spec, rotary.seam) for name, rotary in rotaries.items()}
+    plain = replace(stock, modules={**stock.modules, **tables})
+    install(model, plain)
     expected = _hidden(model)
     configs = _rerouted(stock.configs)
-    install(model, replace(stock, configs=configs))
+    install(model, replace(plain, configs=configs))
     turned: dict[int, tuple[Tensor, Tensor]] = {}
     bare = Seat(Banded(Plain(), spec), None)
 
@@ -58,9 +60,9 @@ def banded(
 
     _hidden(model, note)
     install(model, Installed({**stock.modules, **rotaries}, {}, configs))
-    shipped, own = Banded(Shipped(), spec), Banded(strategy, spec, length, configs=dict(stock.configs))
+    reference, own = Banded(Plain(), spec), Banded(strategy, spec, length, configs=dict(stock.configs))
     found: dict[int, Layout | None] = {}
-    cos, sin = cos_sin(Shipped().frequencies(spec, PROBE_TOKENS), torch.arange(PROBE_TOKENS))
+    cos, sin = cos_sin(Plain().frequencies(spec, PROBE_TOKENS), torch.arange(PROBE_TOKENS))
 
     def recognise(module: nn.Module, query: Tensor, key: Tensor) -> Seat:
         if id(module) not in turned:
@@ -79,7 +81,7 @@ def banded(
                 f"pairs were tried; the nearest is {errors[best]:.3g} off), so its positions cannot be changed"
             )
         found[id(module)] = best
-        return Seat(shipped, best)
+        return Seat(reference, best)
 
     again = _hidden(model, recognise)
     layers = int(model.config.get_text_config().num_hidden_layers)  # type: ignore[union-attr, operator]

@@ -13,12 +13,14 @@ from transformers import Cache, DynamicCache
 from extrapolate.errors import ModelError, StrategyError, first_line
 from extrapolate.models.attention import BoundedLayer
 from extrapolate.models.examine import banded
-from extrapolate.models.families import RotarySeam, deviation, expand, read_spec
+from extrapolate.models.families import RotarySeam, deviation, expand, read_spec, saved_entry
 from extrapolate.models.installed import Installed, install, seams_of
 from extrapolate.models.rotary import PatchedRotary
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies.base import Strategy
+from extrapolate.strategies.names import build
 from extrapolate.strategies.plain import Plain
+from extrapolate.strategies.shipped import Shipped
 
 BUFFER_TOLERANCE = 0.01
 """A found buffer further than this from the config's frequencies is reported; rounding to bfloat16 stays below."""
@@ -45,7 +47,7 @@ class Patch:
         self._restored = False
 
     def cache(self) -> Cache:
-        """A new key/value cache for ``generate(..., past_key_values=handle.cache())``.
+        """A new key/value cache for ``generate(..., cache=handle.cache())``.
 
         Its size is bounded for a strategy that forgets (:class:`AttentionSinks`, :class:`LMInfinite`); it takes rows
         without padding then. For any other it is transformers' own.
@@ -104,6 +106,10 @@ def patch(
         raise ModelError(f"{type(model).__name__} has no config to read theta and the pretrained length from")
     if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
         raise StrategyError(f"length must be a whole number of tokens of at least 1, got {length!r}")
+    saved = saved_entry(model.config) or {}
+    if isinstance(strategy, Shipped) and saved and not saved.get("in_rope_parameters"):
+        own = build(saved.get("strategy"))
+        strategy = own if own.changes_attention else strategy  # tables of cos and sin are in the spec
     seams = seams_of(model)
     spec = read_spec(model.config, pretrained_length)
     for seam in seams:
