@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k verify test test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verify test test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,11 +32,19 @@ smollm2_32k: $(READY) ## the README's figure: to 32,768 tokens, two documents (h
 strategies_16k: $(READY) ## every frequency strategy x4 to 16,384 tokens, one document (three quarters of an hour on two cores)
 	$(BIN)/python -m experiments.sweep experiment=strategies_16k
 
+positions_32k: $(READY) ## strategies of positions to 32,768 tokens, one document (three quarters of an hour on two cores)
+	$(BIN)/python -m experiments.sweep experiment=positions_32k
+	$(BIN)/python -m experiments.sweep experiment=positions_32k strategy=self_extend strategy.group=9
+	$(BIN)/python -m experiments.sweep experiment=positions_32k strategy=compose \
+		strategy@strategy.first=yarn strategy@strategy.then=dual_chunk factor=2
+	$(BIN)/python -m experiments.sweep experiment=positions_32k strategy=string strategy.shift=6144 strategy.local=256 \
+		'evaluation.lengths=[1024,2048,4096,8192,10240,12288,14080]'
+
 verify: $(READY) ## every strategy against its independent references
 	$(BIN)/python -m experiments.verify
 
 test: $(READY) ## all tests but the slow ones
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(READY) ## tests of minutes on the real model
 	$(BIN)/python -m pytest -m slow

@@ -74,6 +74,43 @@ def memory(cfg: DictConfig) -> list[dict[str, Any]]:
     ]
 
 
+def bands(cfg: DictConfig) -> list[dict[str, Any]]:
+    """Passes under strategies of positions against plain: time side by side, peak memory in fresh processes."""
+    checkpoint = xt.Checkpoint("smollm2", dtype="bfloat16")
+    model: Any = checkpoint.model()
+    documents = xt.load_documents(xt.Sotu(), checkpoint.tokenizer(), names=[DOCUMENT], min_tokens=cfg.bands_length)
+    one = documents[0].ids[None, : cfg.bands_length]
+    group = xt.SelfExtend().at(checkpoint.spec(), cfg.bands_length)
+    strategies = {"self_extend": group, "dual_chunk": xt.DualChunk(), "attention_sinks": xt.AttentionSinks()}
+
+    def under(strategy: xt.Strategy) -> Callable[[], None]:
+        def run() -> None:
+            with xt.patched(model, strategy):
+                xt.token_losses(model, one)
+
+        return run
+
+    sides: dict[str, Callable[[], None]] = {"plain": under(xt.Plain())}
+    seconds = alternate(sides | {name: under(strategy) for name, strategy in strategies.items()}, cfg.repeats)
+    what = f"{cfg.bands_length:,} tokens, bfloat16"
+    rows = [row(f"plain, {what}", seconds["plain"], "s", "")]
+    for name in strategies:
+        goal = "at most 1.6" if name == "self_extend" else ""
+        rows.append(row(f"{name} / plain, {what}", seconds[name] / seconds["plain"], "×", goal))
+    code = (
+        "import extrapolate as xt\n"
+        "model, tokenizer = xt.load_model('smollm2', dtype='bfloat16')\n"
+        f"(document,) = xt.load_documents(xt.Sotu(), tokenizer, names=['{DOCUMENT}'])\n"
+        f"with xt.patched(model, xt.{{}}): xt.token_losses(model, document.ids[None, :{cfg.bands_length}])\n"
+    )
+    plain = peak_of(code.format("Plain()"))
+    rows.append(row(f"plain, {what}: peak resident memory", plain, "GiB", ""))
+    for name, strategy in strategies.items():
+        more = (peak_of(code.format(repr(strategy))) - plain) * 2**10
+        rows.append(row(f"{name}: more than that", more, "MiB", "at most 600 MB (572 MiB)"))
+    return rows
+
+
 def vocabulary(cfg: DictConfig) -> list[dict[str, Any]]:
     """Growth of resident memory over a pass of a tiny model with a vocabulary of 151,936."""
     prepare = (
@@ -147,7 +184,7 @@ def main(cfg: DictConfig) -> None:
     """Run the benchmarks, print and store them."""
     transformers.utils.logging.disable_progress_bar()
     console = Console()
-    every = {"curve": curve, "memory": memory, "vocabulary": vocabulary, "load": load}
+    every = {"curve": curve, "memory": memory, "bands": bands, "vocabulary": vocabulary, "load": load}
     names = list(cfg.only) if cfg.only else list(every)
     unknown = set(names) - set(every)
     if unknown:

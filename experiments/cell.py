@@ -4,6 +4,7 @@ conf → model → spec → strategy → patch → documents → token losses �
 script, so that a parallel launcher's workers find it by name.
 """
 
+import contextlib
 import datetime
 import functools
 import gc
@@ -80,6 +81,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         shipped_type=spec.shipped_type,
         depends_on_length=strategy.varies_with_length(spec),
     )
+    strategy.bands(spec, evaluation.min_tokens)  # refuses a length out of its reach before anything is loaded
     tokenizer = _tokenizer(checkpoint, content)
     documents = xt.load_documents(
         instantiate(_with_absolute_paths(cfg.data.source)),
@@ -112,8 +114,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         return {"outcome": "reused", "key": key, "label": strategy.label}
 
     model = _model(checkpoint, content)
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+    _reset_peak_memory(device)
     with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length) as handle:
         passes = f"{len(evaluation.lengths)} passes of up to" if handle.varies_with_length else "one pass of"
         log.info("%s: %d document(s), %s %d tokens", strategy.label, len(documents), passes, evaluation.min_tokens)
@@ -137,9 +138,13 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         "document_names": json_text([document.name for document in documents]),
         "seconds": seconds,
         "tokens_per_second": sum(losses) * len(documents) / seconds,
-        "peak_memory_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
+        "peak_memory_bytes": _peak_memory(device),
     }
-    rows = [{**shared, **vars(score), "status": "nonfinite" if score.nonfinite else "ok"} for score in scores]
+    rows = []
+    for score in scores:
+        used = strategy.at(spec, score.length if len(losses) > 1 else evaluation.min_tokens)
+        status = "nonfinite" if score.nonfinite else "ok"
+        rows.append({**shared, **vars(score), "status": status, "parameters": json_text(used.parameters())})
     ledger.write(identity, rows, losses)
     bad = [score.length for score in scores if score.nonfinite]
     if bad:
@@ -195,6 +200,28 @@ def _failed_rows(request: str, facts: dict[str, Any], failure: dict[str, str]) -
     shared = {name: value for name, value in facts.items() if name != "lengths"}
     shared |= {"key": request, **_stamp(), **{n: failure[n] for n in ("status", "error_type", "error_message")}}
     return [{**shared, "length": length} for length in facts.get("lengths", [None])]
+
+
+RESET_PEAK, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+
+def _reset_peak_memory(device: str) -> None:
+    """Let the peak of this cell start from what is held now, so that no earlier cell's is told."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
+    with contextlib.suppress(OSError):  # Linux only
+        RESET_PEAK.write_text("5")
+
+
+def _peak_memory(device: str) -> int | None:
+    """Bytes: allocated on the GPU, or resident on the CPU; None where the system does not tell."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    if not STATUS.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
+    return int(lines["VmHWM"].split()[0]) * 1024 if "VmHWM" in lines else None
 
 
 def _free_memory() -> None:

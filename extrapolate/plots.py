@@ -4,13 +4,17 @@ import json
 import math
 from collections.abc import Sequence
 
+import matplotlib
 import matplotlib.ticker
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from extrapolate.analysis import relative_positions as positions_of
 from extrapolate.errors import ResultError
+from extrapolate.rope import RopeSpec
+from extrapolate.strategies import Strategy
 
 # Okabe and Ito's palette, distinguishable with any colour vision, and a marker of its own for each curve
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -217,5 +221,46 @@ def loss_by_position(table: pd.DataFrame, *, trained_length: int, bins_an_octave
     axes.set_ylabel("loss (nats a token)")
     axes.legend(frameon=False, fontsize=8)
     axes.grid(True, which="major", color="0.9", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def relative_positions(strategy: Strategy, spec: RopeSpec, length: int, *, title: str | None = None) -> Figure:
+    """The relative position at which each query sees each key: what a strategy of positions does to the triangle.
+
+    Args:
+        strategy: any.
+        spec: of the checkpoint, from :func:`extrapolate.read_spec`.
+        length: tokens of the text; above 2,048 every so many tokens are drawn.
+        title: above the axes; the strategy's label when left out.
+
+    Returns:
+        A figure of one axes and a colour bar, 5.2 by 4.2 inches. What is not seen is white; from the pretrained length
+        on, where no relative position was seen in training, the colour changes.
+
+    Raises:
+        StrategyError: when the strategy refuses the length.
+    """
+    step = -(-length // 2048)
+    table = positions_of(strategy, spec, length, step=step).numpy()
+    trained = spec.pretrained_length
+    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    colours = matplotlib.colormaps["viridis"].with_extremes(over="#D55E00")
+    image = axes.imshow(
+        table,
+        cmap=colours,
+        vmin=0,
+        vmax=trained,
+        extent=(0, length, length, 0),
+        interpolation="nearest",
+        rasterized=True,
+    )
+    beyond = bool((np.nan_to_num(table) > trained).any())
+    bar = figure.colorbar(image, ax=axes, extend="max" if beyond else "neither", shrink=0.85)
+    bar.set_label("relative position" + (f" (orange: beyond {trained:,})" if beyond else ""), fontsize=8)
+    axes.set_title(title or strategy.label, fontsize=10)
+    axes.set_xlabel("key (tokens)")
+    axes.set_ylabel("query (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
     return figure

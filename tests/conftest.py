@@ -1,5 +1,6 @@
 """Models made anew for each test, so that no test sees what another one did to them."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 import transformers
 
 transformers.utils.logging.set_verbosity_error()
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers share the cores
 hypothesis.settings.register_profile("untimed", deadline=None)  # machines are noisy
 hypothesis.settings.load_profile("untimed")
 

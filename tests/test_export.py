@@ -23,10 +23,11 @@ from tests.strategies import TABLE, Row
 SPEC = RopeSpec(16, 1e4, 64)
 SPECS = (SPEC, RopeSpec(64, 5e5, 8192), RopeSpec(128, 1e6, 32768))
 IDS = tokens(200)
-EVERY = {row.id: row for row in TABLE}
+EVERY = {row.id: row for row in TABLE if not row.strategy().changes_attention}
 REFUSED = {"dynamic_linear", "dynamic_yarn", "dynamic_ntk+resonance"}
 """transformers cannot express these: they follow the length in a way of their own."""
 EXPRESSIBLE = {name: row for name, row in EVERY.items() if row.strategy().name not in REFUSED}
+FIXED = [row for row in EVERY.values() if not row.strategy().varies_with_length(SPEC)]
 
 
 class Bent(xt.Strategy):
@@ -97,7 +98,9 @@ def test_a_method_that_transformers_has_goes_by_its_name(row: Row) -> None:
         (xt.DynamicYaRN(), "dynamic_yarn: it follows each text's length"),
         (xt.compose(xt.DynamicNTK(), xt.Resonance()), "it follows each text's length"),
         (START, "no rope_type of transformers leaves the first tokens' rotation alone"),
-        (Bent(), "it changes positions, not frequencies, which transformers has no option for"),
+        (Bent(), "it changes positions or scales queries, which transformers has no option for"),
+        (xt.SelfExtend(), "it changes positions or scales queries"),
+        (xt.compose(xt.YaRN(factor=4), xt.LogN()), "it changes positions or scales queries"),
     ],
     ids=lambda v: getattr(v, "name", ""),
 )
@@ -111,9 +114,10 @@ def test_every_strategy_is_expressible_or_refused() -> None:
         try:
             xt.to_rope_parameters(row.strategy(), SPEC)
         except xt.StrategyError:
-            assert row.strategy().name in REFUSED, row.id
+            assert row.strategy().name in REFUSED or row.strategy().changes_attention, row.id
         else:
             assert row.strategy().name not in REFUSED, row.id
+            assert not row.strategy().changes_attention, row.id
 
 
 # Saving
@@ -365,7 +369,9 @@ def as_vllm(options: str, spec: RopeSpec) -> tuple[list[float], float, int]:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: f"d{s.rotary_dim}")
-@pytest.mark.parametrize("row", [r for r in TABLE if not r.strategy().varies_with_length(SPEC)], ids=lambda r: r.id)
+@pytest.mark.parametrize(
+    "row", [r for r in EVERY.values() if not r.strategy().varies_with_length(SPEC)], ids=lambda r: r.id
+)
 def test_vllm_gets_the_same_frequencies(row: Row, spec: RopeSpec) -> None:
     strategy = row.strategy(spec.rotary_dim // 2)
     length = 4 * spec.pretrained_length
@@ -399,6 +405,7 @@ def test_vllm_options_are_as_its_documentation_has_them() -> None:
         (xt.LongRoPE(long_factor=(4,) * 8), "vLLM computes one table for all texts"),
         (xt.LongRoPE(long_factor=(4,) * 8, switch_length=0, start_tokens=2), "no rope_type of vLLM leaves the first"),
         (Bent(), "which vLLM has no option for"),
+        (xt.DualChunk(), "which vLLM has no option for"),
     ],
     ids=lambda v: getattr(v, "name", ""),
 )

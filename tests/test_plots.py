@@ -6,11 +6,13 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
 import extrapolate as xt
+from extrapolate.analysis import relative_positions
 from extrapolate.plots import curve_names, score_table
 from extrapolate.results import SCHEMA
 
@@ -179,3 +181,25 @@ def test_plotting_leaves_no_figure_open() -> None:
     before: list[Any] = plt.get_fignums()
     xt.plots.perplexity_by_length(table(plain=[20.0, 19.0]))
     assert plt.get_fignums() == before
+
+
+def test_relative_positions_are_drawn_for_any_strategy() -> None:
+    spec = xt.RopeSpec(16, 1e4, 64)
+    strategies: list[xt.Strategy] = [
+        xt.Plain(),
+        xt.AttentionSinks(sinks=4, window=30),
+        xt.compose(xt.YaRN(), xt.ReRoPE()),
+    ]
+    for strategy in strategies:
+        figure = xt.plots.relative_positions(strategy, spec, 100)
+        axes, bar = figure.axes
+        (image,) = axes.get_images()
+        drawn: Any = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
+        np.testing.assert_array_equal(drawn, relative_positions(strategy, spec, 100).numpy())
+        assert axes.get_title() == strategy.label
+        assert ("beyond 64" in bar.get_ylabel()) == bool((np.nan_to_num(drawn) > 64).any())
+        figure.savefig(io.BytesIO(), format="pdf")
+    figure = xt.plots.relative_positions(xt.DualChunk(), spec, 10_000, title="t")
+    assert np.asarray(figure.axes[0].get_images()[0].get_array()).shape == (2000, 2000)
+    with pytest.raises(xt.StrategyError, match="reach"):
+        xt.plots.relative_positions(xt.STRING(shift=40, local=2), spec, 200)

@@ -23,7 +23,7 @@ from extrapolate.results import COLUMNS
 from tests.conftest import byte_tokenizer, tiny_model
 
 ROOT = Path(__file__).parent.parent
-MEASURED = ["seconds", "tokens_per_second", "finished"]  # what a second run may change
+MEASURED = ["seconds", "tokens_per_second", "peak_memory_bytes", "finished"]  # what a second run may change
 
 Compose = Callable[..., DictConfig]
 
@@ -123,7 +123,7 @@ def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, ce
     assert json.loads(row["parameters"]) == xt.YaRN(factor=4).parameters()
     assert row["attention_factor"] == pytest.approx(1.1386294361)
     filled = set(table.columns[table.notna().all()])
-    assert {name for name, _, _ in COLUMNS} - filled == {"peak_memory_bytes", "error_type", "error_message"}
+    assert {name for name, _, _ in COLUMNS} - filled - {"peak_memory_bytes"} == {"error_type", "error_message"}
 
 
 def test_the_number_is_what_the_library_gives(
@@ -156,6 +156,35 @@ def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_
         64: (2, 63),
         256: (2, 255),
     }
+
+
+def test_strategies_of_positions_are_cells_and_automatic_parameters_are_told_for_each_length(
+    tmp_path: Path, cell: Compose
+) -> None:
+    outcomes = [job.run_cell(cell(f"strategy={name}"))["outcome"] for name in ("plain", "self_extend", "dual_chunk")]
+    assert outcomes == ["computed"] * 3
+    table = results(tmp_path)
+    of_each = {name: rows.sort_values("length") for name, rows in table.groupby("strategy")}
+    assert of_each["self_extend"]["depends_on_length"].all()
+    told = [json.loads(text) for text in of_each["self_extend"]["parameters"]]
+    assert told == [{"group": 1, "window": 16}, {"group": 1, "window": 16}, {"group": 9, "window": 16}]
+    assert not of_each["dual_chunk"]["depends_on_length"].any()
+    assert {json.loads(text)["chunk"] for text in of_each["dual_chunk"]["parameters"]} == {48}
+    for rows in of_each.values():  # up to L, and within a chunk, all are plain
+        assert rows["nll_sum"].iloc[0] == pytest.approx(of_each["plain"]["nll_sum"].iloc[0], rel=1e-6)
+    far = [rows["nll_sum"].iloc[2] for rows in of_each.values()]
+    assert len({round(x, 2) for x in far}) == 3
+    if sys.platform == "linux":
+        assert (table["peak_memory_bytes"] > 2**26).all()
+    assert job.run_cell(cell("strategy=self_extend"))["outcome"] == "reused"
+
+
+def test_a_length_out_of_reach_is_a_recorded_outcome(tmp_path: Path, cell: Compose) -> None:
+    outcome = job.run_cell(cell("strategy=self_extend", "strategy.group=2"))
+    assert outcome["outcome"] == "failed"
+    row = results(tmp_path).iloc[0]
+    assert row["error_type"] == "StrategyError"
+    assert "group·(L - window + window//group) = 112 tokens with L=64, and the text has 256" in row["error_message"]
 
 
 # What makes a cell
@@ -519,3 +548,15 @@ def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose
         wrong = run(tmp_path, f"results={folder}", module="experiments.plot", check=1)
         assert wrong.stderr.startswith("error: ")
         assert wrong.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak anew")
+def test_peak_memory_is_that_of_the_cell_and_not_of_an_earlier_one() -> None:
+    # case 47
+    job._reset_peak_memory("cpu")
+    before = job._peak_memory("cpu") or 0
+    block = torch.ones(2**26)  # 256 MiB
+    assert (job._peak_memory("cpu") or 0) > before + 2**27
+    del block
+    job._reset_peak_memory("cpu")
+    assert (job._peak_memory("cpu") or 0) < before + 2**27
