@@ -241,7 +241,7 @@ def main(cfg: DictConfig) -> None:
     with new_folder(folder / digest(OmegaConf.to_container(cfg, resolve=True))[:12]) as aside:
         table.to_csv(aside / "scores.csv", index=False)
         long.to_csv(aside / "loss_by_position.csv", index=False)
-        figure = xt.plots.loss_by_position(long, trained_length=trained)
+        figure = xt.plots.loss_by_position(long, trained_length=trained, first=trained // 8)
         figure.savefig(aside / "loss_by_position.png", dpi=200)
     wide = table.pivot_table(index="encoding", columns="length", values="loss_of_last_half", sort=False, dropna=False)
     console = Console()

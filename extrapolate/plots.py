@@ -189,12 +189,13 @@ def _perplexity_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def loss_by_position(table: pd.DataFrame, *, trained_length: int, bins_an_octave: int = 4) -> Figure:
+def loss_by_position(table: pd.DataFrame, *, trained_length: int, first: int = 1, bins_an_octave: int = 4) -> Figure:
     """Loss against position, one curve for each name, averaged in bins of equal width on the logarithmic axis.
 
     Args:
         table: columns ``curve``, ``position`` (tokens before the predicted one) and ``loss`` (nats).
         trained_length: tokens; marked.
+        first: smallest position drawn; a corpus whose documents all begin alike has little to say before.
         bins_an_octave: points for each doubling of the position.
 
     Returns:
@@ -202,7 +203,7 @@ def loss_by_position(table: pd.DataFrame, *, trained_length: int, bins_an_octave
     """
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for i, (name, curve) in enumerate(table.groupby("curve", sort=False)):
+    for i, (name, curve) in enumerate(table[table["position"] >= first].groupby("curve", sort=False)):
         octave = (np.log2(curve["position"].to_numpy(float)) * bins_an_octave).round() / bins_an_octave
         mean = curve.groupby(octave)["loss"].mean()
         axes.plot(

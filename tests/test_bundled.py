@@ -70,6 +70,22 @@ def test_it_shows_the_fields_picture(bundled: tuple[Any, list[xt.Document]]) -> 
     assert loss["ntk"][near].mean() < loss["plain"][near].mean() - 0.1, "NTK holds to near its factor"
 
 
+def test_strategies_of_positions_hold_where_plain_breaks(bundled: tuple[Any, list[xt.Document]]) -> None:
+    model, documents = bundled
+    loss: dict[str, torch.Tensor] = {}
+    strategies = (xt.Plain(), xt.SelfExtend(group=16), xt.ReRoPE(), xt.DualChunk(), xt.AttentionSinks())
+    for strategy in strategies:
+        with xt.patched(model, strategy):
+            loss[strategy.name] = torch.stack([xt.token_losses(model, d.ids[None, :2048])[0] for d in documents]).mean(
+                0
+            )
+    inside, far = slice(0, 127), slice(1535, 2047)
+    plain = loss.pop("plain")
+    for name, values in loss.items():
+        assert values[inside].mean().item() == pytest.approx(plain[inside].mean().item(), abs=1e-4), name
+        assert values[far].mean() < plain[far].mean() - 0.2, name
+
+
 def test_it_is_found_by_name_whatever_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bundled").mkdir()

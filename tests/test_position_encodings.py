@@ -134,3 +134,13 @@ def test_a_reduced_run_trains_and_measures_all(tmp_path: Path) -> None:
     cfg.encodings = ["rotary"]
     with pytest.raises(SystemExit, match="unknown encodings rotary"):
         pe.run(cfg)
+
+
+def test_the_readme_and_the_log_show_what_was_measured() -> None:
+    table = pd.read_csv(CONF.parent / "docs" / "position_encodings" / "scores.csv")
+    assert set(table["encoding"]) == {*pe.ENCODINGS, "rope, NTK ×16", "rope, YaRN ×16"}
+    for path in ("README.md", "experiments/LOG.md"):
+        text = (CONF.parent / path).read_text(encoding="utf-8")
+        for _, rows in table.groupby("encoding"):
+            losses = rows.sort_values("length")["loss_of_last_half"]
+            assert f"| {' | '.join('cannot run' if math.isnan(x) else f'{x:.3f}' for x in losses)} |" in text
