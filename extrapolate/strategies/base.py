@@ -26,6 +26,7 @@ __all__ = [
     "number",
     "rising",
     "tokens",
+    "within_reach",
 ]
 
 Blend = Literal["arithmetic", "harmonic", "geometric"]
@@ -190,6 +191,21 @@ def tokens(strategy: Strategy, field: str, *, minimum: int = 0) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         rule = f"a whole number of at least {minimum}"
         raise StrategyError(f"{strategy.name}: {field} must be {rule}, got {value!r}")
+
+
+def within_reach(strategy: Strategy, rope: RopeSpec, length: int, formula: str, hint: str) -> None:
+    """Check that a text is not longer than a strategy's positions are made for.
+
+    Raises:
+        StrategyError: with the settings in use, the formula and its value, and the way out.
+    """
+    reach = strategy.reach(rope)
+    if reach is not None and length > reach:
+        settings = ", ".join(f"{name}={value:g}" for name, value in strategy.at(rope, length).parameters().items())
+        raise StrategyError(
+            f"{strategy.name}: {settings} reach {formula} = {reach} tokens with L={rope.pretrained_length}, and the "
+            f"text has {length}; {hint}"
+        )
 
 
 def rising(strategy: Strategy, low: str, high: str) -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from extrapolate.errors import StrategyError
 from extrapolate.rope import RopeSpec
-from extrapolate.strategies.base import Band, Strategy, near, number, tokens
+from extrapolate.strategies.base import Band, Strategy, near, number, tokens, within_reach
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,10 @@ class LeakyReRoPE(Strategy):
         Raises:
             StrategyError: when the window is beyond L, or the text is longer than the setting reaches.
         """
-        window, k, trained = _window(self, rope), self.k, rope.pretrained_length
-        reach = self.reach(rope)
-        if reach is None:
+        window, k = _window(self, rope), self.k
+        if k == 1:
             return super().bands(rope, length)
-        if length > reach:
-            raise StrategyError(
-                f"leaky_rerope: window={window}, k={k:g} reach (L - 1 - window)·k + window + 1 = {reach} tokens with "
-                f"L={trained}, and the text has {length}; use a larger k or a smaller window"
-            )
+        within_reach(self, rope, length, "(L - 1 - window)·k + window + 1", "use a larger k or a smaller window")
         far = Band(
             query_position=lambda i: window + (i - window) / k,
             key_position=lambda j: j / k,

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from extrapolate.errors import StrategyError
 from extrapolate.rope import RopeSpec
-from extrapolate.strategies.base import Band, Strategy, near, tokens
+from extrapolate.strategies.base import Band, Strategy, near, tokens, within_reach
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,8 @@ class SelfExtend(Strategy):
             return super().bands(rope, length)
         if window >= trained:
             raise StrategyError(f"self_extend: window={window} must be below the pretrained length {trained}")
-        reach = setting.reach(rope)
-        if reach is not None and length > reach:
-            raise StrategyError(
-                f"self_extend: group={group}, window={window} reach group·(L - window + window//group) = {reach} "
-                f"tokens with L={trained}, and the text has {length}; use a larger group or a smaller window"
-            )
+        formula, hint = "group·(L - window + window//group)", "use a larger group or a smaller window"
+        within_reach(setting, rope, length, formula, hint)
         shift = window - window // group
         far = Band(
             query_position=lambda i: i // group + shift,

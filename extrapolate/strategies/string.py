@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from extrapolate.errors import StrategyError
 from extrapolate.rope import RopeSpec
-from extrapolate.strategies.base import Band, Strategy, near, tokens
+from extrapolate.strategies.base import Band, Strategy, near, tokens, within_reach
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,12 @@ class STRING(Strategy):
         Raises:
             StrategyError: when the text is longer than the setting reaches.
         """
-        setting, trained = self.at(rope, length), rope.pretrained_length
+        setting = self.at(rope, length)
         shift, local = int(setting.shift or 0), int(setting.local or 0)
-        reach = self.reach(rope)
-        if reach is None:
+        if shift == local:  # also 0 and 0
             return super().bands(rope, length)
-        if length > reach:
-            raise StrategyError(
-                f"string: shift={shift}, local={local} reach L + shift - local = {reach} tokens with L={trained}, and "
-                f"the text has {length}; use a larger shift, or compose it with a strategy that scales frequencies"
-            )
+        hint = "use a larger shift, or compose it with a strategy that scales frequencies"
+        within_reach(self, rope, length, "L + shift - local", hint)
         far = Band(
             query_position=lambda i: i - shift + local,
             key_position=lambda j: j,
