@@ -589,6 +589,24 @@ def test_layers_with_a_sliding_window_keep_theirs_cached_or_not() -> None:
             assert torch.equal(generate(model, prompt), generate(model, prompt, use_cache=False))
 
 
+def test_the_layers_of_a_pass_share_the_plan_of_each_row(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, made = tokens(40, batch=12), []
+    mask = torch.ones_like(ids)
+    for row in range(12):
+        mask[row, :row] = 0
+    planned = attention.Banded._planned
+
+    def counted(*args: Any) -> Any:
+        made.append(args[1:3])
+        return planned(*args)
+
+    monkeypatch.setattr(attention.Banded, "_planned", counted)
+    with xt.patched(tiny, xt.ReRoPE(window=16)), torch.no_grad():
+        made.clear()
+        tiny(ids, attention_mask=mask, use_cache=False)
+    assert sorted(made) == sorted((0, 40 - row) for row in range(12))
+
+
 # Memory and meta
 
 

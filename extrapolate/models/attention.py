@@ -32,7 +32,7 @@ KEYS_AT_ONCE = 4096
 """Keys at a time where scores are held: the path without a fused kernel."""
 
 PLANS_KEPT = 4
-"""Of the latest calls; every layer of a pass shares one."""
+"""Of the latest calls at least; every layer of a pass shares one for each place that its rows stand at."""
 
 ATTRIBUTE = "_extrapolate"
 """Where an attention module finds the :class:`Seat` of its patch."""
@@ -100,6 +100,7 @@ class Banded:
         spec: of the checkpoint.
         length: tokens, declared for a strategy that depends on the length; None: each call's own.
         plans: of the latest calls.
+        most: plans to keep.
         rows: the latest mask, and what it says.
         configs: of the patched modules, by name, as they were before.
     """
@@ -108,6 +109,7 @@ class Banded:
     spec: RopeSpec
     length: int | None = None
     plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict)
+    most: int = PLANS_KEPT
     rows: tuple[Tensor, list[tuple[int, int, int]]] | None = None
     configs: dict[str, Any] = field(default_factory=dict)
 
@@ -128,7 +130,7 @@ class Banded:
         """The plan for queries ``start``…``stop - 1`` of a text and keys at the indices ``keys`` (rising)."""
         where = (start, stop, keys.numel(), int(keys[0]) if keys.numel() else 0, sliding_window, device)
         if where not in self.plans:
-            while len(self.plans) >= PLANS_KEPT:
+            while len(self.plans) >= self.most:
                 del self.plans[next(iter(self.plans))]
             self.plans[where] = self._planned(start, stop, keys, sliding_window, device)
         return self.plans[where]
@@ -269,6 +271,7 @@ def attention(
     rows_of: dict[tuple[int, int, int], list[int]] = {}
     for row, start in enumerate(starts):
         rows_of.setdefault(start, []).append(row)
+    seat.banded.most = max(PLANS_KEPT, 2 * len(rows_of))  # layers of two kinds alternate
     run = _Run(seat, scale, sliding_window, softcap, s_aux)
     for (first_slot, first_new, before), rows in rows_of.items():
         first_query = first_new - before  # its index in the text
