@@ -107,16 +107,25 @@ def curve_names(rows: pd.DataFrame) -> pd.Series:
             break
         clashing = rows.groupby(names)[column].transform("nunique") > 1
         if column == "parameters":
-            text = pd.concat([_differing(found) for _, found in rows.groupby(names)[column]])
+            text = pd.concat([_differing(_of_cells(found)) for _, found in rows.groupby(names)])
         else:
             text = rows[column].map(lambda value: str(value)[:60])
         names = names.where(~clashing, names + ", " + text)
     return names.rename("curve")
 
 
-def _differing(parameters: pd.Series) -> pd.Series:
-    """Of JSON parameters the fields that are not the same in all rows, such as ``blend=harmonic, ramp=index``."""
-    fields = parameters.map(lambda text: json.loads(text) if isinstance(text, str) else {})
+def _of_cells(rows: pd.DataFrame) -> pd.Series:
+    """Parameters of each row as a dictionary, ``auto`` where a cell's own differ by length: a curve has one name."""
+    fields = rows["parameters"].map(lambda text: json.loads(text) if isinstance(text, str) else {})
+    for _, cell in fields.groupby(rows["key"]):
+        changing = {name for row in cell for name, value in row.items() if value != cell.iloc[0].get(name)}
+        for row in cell:
+            row.update(dict.fromkeys(changing, "auto"))
+    return fields
+
+
+def _differing(fields: pd.Series) -> pd.Series:
+    """Of dictionaries the fields that are not the same in all rows, such as ``blend=harmonic, ramp=index``."""
     names = sorted({name for row in fields for name in row})
     differing = [name for name in names if len({json.dumps(row.get(name)) for row in fields}) > 1]
     return fields.map(lambda row: ", ".join(f"{name}={str(row.get(name))[:20]}" for name in differing))

@@ -135,6 +135,13 @@ def test_curves_of_one_strategy_are_told_apart_by_the_fields_that_differ() -> No
     ]
 
 
+def test_a_curve_whose_automatic_parameters_follow_the_length_has_one_name() -> None:
+    rows = table(a=[20.0, 21.0], b=[30.0, 31.0])
+    rows["label"] = "self_extend"
+    rows["parameters"] = [json.dumps({"group": group, "window": 16}) for group in (1, 9, 8, 8)]
+    assert curve_names(rows).tolist() == ["self_extend, group=auto"] * 2 + ["self_extend, group=8"] * 2
+
+
 def test_a_low_ceiling_marks_what_is_above_it() -> None:
     figure = xt.plots.perplexity_by_length(table(plain=[20.0, 500.0], yarn=[21.0, 22.0]), ceiling=30)
     assert "plain (1 off scale)" in rendered(figure)
