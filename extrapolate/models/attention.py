@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicLayer
 
 from extrapolate.errors import ModelError
+from extrapolate.models.rotary import text_length
 from extrapolate.rope import Layout, RopeSpec, cos_sin, rotate
 from extrapolate.strategies.base import CAUSAL, Band, Strategy
 
@@ -62,15 +63,15 @@ class BandPlan:
     """What a band comes to for one call.
 
     Attributes:
-        query: cos and sin for each query, (queries, d/2) float32; None for the identity.
+        query: cos and sin for each query, (queries, d/2) float32.
         key: the same for each key from ``first`` to ``last``.
         first: first key that any query sees.
         last: key after the last.
         pieces: of each block of queries.
     """
 
-    query: tuple[Tensor, Tensor] | None
-    key: tuple[Tensor, Tensor] | None
+    query: tuple[Tensor, Tensor]
+    key: tuple[Tensor, Tensor]
     first: int
     last: int
     pieces: tuple[tuple[Piece, ...], ...]
@@ -113,11 +114,6 @@ class Banded:
     rows: tuple[Tensor, list[tuple[int, int, int]]] | None = None
     configs: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def varies(self) -> bool:
-        """Whether each call's own length matters."""
-        return self.length is None and self.strategy.varies_with_length(self.spec)
-
     def starts(self, mask: Tensor | None, batch: int, queries: int, keys: int) -> list[tuple[int, int, int]]:
         """What :func:`starts` said of each row."""
         if mask is None:
@@ -136,18 +132,7 @@ class Banded:
         return self.plans[where]
 
     def _planned(self, start: int, stop: int, keys: Tensor, sliding_window: int | None, device: torch.device) -> Plan:
-        if self.length is not None and stop > self.length:
-            raise ModelError(
-                f"the text has {stop} tokens by now, but the model was patched with length={self.length}; declare the "
-                "longest text"
-            )
-        if self.varies and start > 0:
-            raise ModelError(
-                f"{self.strategy.name} depends on the length, and this call of {stop - start} tokens reaches position "
-                f"{stop - 1}: what is cached was computed for a shorter text; pass use_cache=False, or declare the "
-                "length of the whole text: extrapolate.patch(model, strategy, length=...)"
-            )
-        length = stop if self.length is None else self.length
+        length = text_length(self.strategy, self.spec, self.length, start, stop)
         frequencies = self.strategy.frequencies(self.spec, length)
         queries = torch.arange(start, stop)
 
@@ -203,8 +188,8 @@ def _pieces(band: Band, queries: Tensor, keys: Tensor, sliding_window: int | Non
 def _on(piece: Piece, device: torch.device) -> Piece:
     if device.type == "cpu":
         return piece
-    move: Callable[[Tensor | None], Tensor | None] = lambda x: None if x is None else x.to(device)  # noqa: E731
-    return Piece(piece.start, piece.stop, move(piece.mask), piece.causal, move(piece.empty))
+    mask, empty = (None if x is None else x.to(device) for x in (piece.mask, piece.empty))
+    return replace(piece, mask=mask, empty=empty)
 
 
 @dataclass
@@ -357,13 +342,13 @@ class _Run:
         return out
 
     def _query(self, query: Tensor, band: BandPlan, plan: Plan, block: slice) -> Tensor:
-        table = None if band.query is None else (band.query[0][block], band.query[1][block])
         if plan.scale is not None:
             query = (query * plan.scale[block, None]).to(query.dtype)
-        return self._rotate(query, table)
+        cos, sin = band.query
+        return self._rotate(query, (cos[block], sin[block]))
 
-    def _rotate(self, x: Tensor, table: tuple[Tensor, Tensor] | None) -> Tensor:
-        return x if table is None or self.seat.layout is None else rotate(x, *table, self.seat.layout)
+    def _rotate(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+        return x if self.seat.layout is None else rotate(x, *table, self.seat.layout)
 
     def _finish(self, merged: tuple[Tensor, Tensor] | None, query: Tensor, value: Tensor) -> Tensor:
         if merged is None:  # nothing is seen: a window of 0

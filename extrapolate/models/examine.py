@@ -124,27 +124,37 @@ def _distance(found: Tensor, expected: Tensor) -> float:
     return float((found.float() - expected.float()).norm() / expected.float().norm().clamp_min(1e-30))
 
 
-@torch.no_grad()
 def _hidden(model: Any, probe: Probe | None = None) -> Tensor:
-    """Last hidden states (1, T, hidden) of a few tokens, in evaluation mode."""
+    """Last hidden states (1, T, hidden) of a few tokens."""
     vocabulary = int(model.config.get_text_config().vocab_size)
-    tokens = (torch.arange(PROBE_TOKENS)[None] * 7 + 3) % vocabulary
+    token = PROBE.set(probe)
+    try:
+        output = trial(model, (torch.arange(PROBE_TOKENS)[None] * 7 + 3) % vocabulary, "examine its attention")
+    finally:
+        PROBE.reset(token)
+    found: Tensor = output.last_hidden_state
+    return found
+
+
+@torch.no_grad()
+def trial(model: Any, tokens: Tensor, purpose: str) -> Any:
+    """What a model's body makes of (1, T) tokens, in evaluation mode.
+
+    Raises:
+        ModelError: when it fails, with the purpose.
+    """
     training = [module for module in model.modules() if module.training]
     model.eval()
-    token = PROBE.set(probe)
-    body = getattr(model, "base_model", model)
     try:
-        output = body(input_ids=tokens.to(model.get_input_embeddings().weight.device), use_cache=False)
+        body = getattr(model, "base_model", model)
+        return body(input_ids=tokens.to(next(model.parameters()).device), use_cache=False)
     except ModelError:
         raise
     except Exception as error:
         raise ModelError(
-            f"{type(model).__name__}: a pass of {PROBE_TOKENS} tokens to examine its attention failed: "
+            f"{type(model).__name__}: a pass of {tokens.shape[1]} tokens to {purpose} failed: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finally:
-        PROBE.reset(token)
         for module in training:
             module.training = True
-    found: Tensor = output.last_hidden_state
-    return found

@@ -73,7 +73,7 @@ def to_vllm_options(strategy: Strategy, spec: RopeSpec, length: int) -> str:
         StrategyError: with the reason, when vLLM cannot express it.
     """
     _refuse_positions(strategy, "vLLM")
-    _check_length(length)
+    check_length(length)
     if strategy.varies_with_length(spec):
         raise StrategyError(
             f"{strategy.label}: vLLM computes one table for all texts, so it has nothing that follows each text's "
@@ -110,7 +110,7 @@ def to_llama_cpp_options(strategy: Strategy, spec: RopeSpec, length: int) -> str
         StrategyError: with the reason, when llama.cpp cannot express it by options.
     """
     _refuse_positions(strategy, "llama.cpp")
-    _check_length(length)
+    check_length(length)
     if spec.shipped_type in {"llama3", "longrope"}:
         raise StrategyError(
             f"{strategy.label}: the GGUF file of a checkpoint with {spec.shipped_type} scaling carries its factors, "
@@ -248,6 +248,11 @@ def _refuse_positions(strategy: Strategy, engine: str) -> None:
         )
 
 
-def _check_length(length: int) -> None:
+def check_length(length: int) -> None:
+    """Refuse what is no number of tokens.
+
+    Raises:
+        StrategyError: naming the value and the rule.
+    """
     if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise StrategyError(f"length must be a whole number of tokens of at least 1, got {length!r}")

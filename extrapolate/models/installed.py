@@ -1,6 +1,7 @@
 """Everything that a patch changes of a model: what stands there, and putting it there."""
 
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,10 +34,9 @@ class Installed:
     configs: dict[str, Any]
 
     @classmethod
-    def now(cls, model: nn.Module) -> "Installed":
-        """What a model has, patched or not."""
-        modules = {seam.name: model.get_submodule(seam.name) for seam in seams_of(model)}
-        return cls(modules, seats(model), _configs(model))
+    def now(cls, model: nn.Module, seams: Sequence[RotarySeam]) -> "Installed":
+        """What a model has in its seams, patched or not."""
+        return cls({seam.name: model.get_submodule(seam.name) for seam in seams}, seats(model), _configs(model))
 
     @classmethod
     def stock(cls, model: nn.Module) -> "Installed":

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from transformers import Cache, DynamicCache
 
-from extrapolate.errors import ModelError, StrategyError, first_line
+from extrapolate.errors import ModelError, StrategyError
 from extrapolate.models.attention import BoundedLayer
-from extrapolate.models.examine import banded
+from extrapolate.models.examine import banded, trial
+from extrapolate.models.export import check_length
 from extrapolate.models.families import RotarySeam, deviation, expand, read_spec, saved_entry
 from extrapolate.models.installed import Installed, install, seams_of
 from extrapolate.models.rotary import PatchedRotary
@@ -37,7 +38,7 @@ class Patch:
     """
 
     def __init__(
-        self, model: nn.Module, strategy: Strategy, spec: RopeSpec, length: int | None, before: "Installed"
+        self, model: nn.Module, strategy: Strategy, spec: RopeSpec, length: int | None, before: Installed
     ) -> None:
         self.model = model
         self.strategy = strategy
@@ -104,8 +105,8 @@ def patch(
         raise StrategyError(f"strategy must be a Strategy such as extrapolate.YaRN(factor=4), got {strategy!r}")
     if not hasattr(model, "config"):
         raise ModelError(f"{type(model).__name__} has no config to read theta and the pretrained length from")
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise StrategyError(f"length must be a whole number of tokens of at least 1, got {length!r}")
+    if length is not None:
+        check_length(length)
     saved = saved_entry(model.config) or {}
     if isinstance(strategy, Shipped) and saved and not saved.get("in_rope_parameters"):
         own = build(saved.get("strategy"))
@@ -118,7 +119,7 @@ def patch(
     rotaries = {
         seam.name: PatchedRotary(strategy, spec, seam, length, identity=strategy.changes_attention) for seam in seams
     }
-    before, stock = Installed.now(model), Installed.stock(model)
+    before, stock = Installed.now(model, seams), Installed.stock(model)
     try:
         if strategy.changes_attention:
             install(model, banded(model, strategy, spec, length, stock, rotaries))
@@ -217,16 +218,8 @@ def _uncalled(model: nn.Module, replacements: Mapping[str, nn.Module]) -> list[s
         return lambda *_: called.add(name)
 
     hooks = [module.register_forward_pre_hook(note(name)) for name, module in replacements.items()]
-    tokens = torch.zeros(1, 2, dtype=torch.long, device=parameters[0].device)
-    devices = [tokens.device] if tokens.device.type == "cuda" else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=devices, enabled=model.training):
-            getattr(model, "base_model", model)(input_ids=tokens, use_cache=False)
-    except Exception as error:
-        raise ModelError(
-            f"{type(model).__name__}: a two-token pass to verify the patch failed: "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
+        trial(model, torch.zeros(1, 2, dtype=torch.long), "verify the patch")
     finally:
         for hook in hooks:
             hook.remove()

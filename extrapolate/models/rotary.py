@@ -9,6 +9,27 @@ from extrapolate.rope import Frequencies, RopeSpec, cos_sin
 from extrapolate.strategies.base import Strategy
 
 
+def text_length(strategy: Strategy, spec: RopeSpec, declared: int | None, start: int, stop: int) -> int:
+    """Tokens of the text for which a call that runs its tokens ``start``…``stop - 1`` computes: declared, or so far.
+
+    Raises:
+        ModelError: when the text is longer than declared, or a strategy that depends on the length would meet what an
+            earlier call computed for a shorter text.
+    """
+    if declared is not None and stop > declared:
+        raise ModelError(
+            f"the text has {stop} tokens by now, but the model was patched with length={declared}; declare the longest "
+            "text"
+        )
+    if declared is None and start > 0 and strategy.varies_with_length(spec):
+        raise ModelError(
+            f"{strategy.name} depends on the length, and this call of {stop - start} tokens reaches position "
+            f"{stop - 1}: what is cached was computed for a shorter text; pass use_cache=False, or declare the length "
+            "of the whole text: extrapolate.patch(model, strategy, length=...)"
+        )
+    return stop if declared is None else declared
+
+
 class PatchedRotary(nn.Module):
     """Stands where the model's rotary module stood: ``(x, position_ids) → (cos, sin)`` of a strategy.
 
@@ -65,23 +86,16 @@ class PatchedRotary(nn.Module):
         elif self.varies:
             cos, sin = self._tables_by_row(position_ids)
         else:
-            if self.length is not None and int(position_ids.max()) >= self.length:
-                raise ModelError(
-                    f"the text has {int(position_ids.max()) + 1} tokens by now, but the model was patched with "
-                    f"length={self.length}; declare the longest text"
-                )
+            if self.length is not None:
+                text_length(self.strategy, self.spec, self.length, 0, int(position_ids.max()) + 1)
             cos, sin = cos_sin(self._standing, position_ids.to(x.device))
         dtype, form = x.dtype if self.seam.casts else cos.dtype, self.seam.form
         return expand(cos, form).to(x.device, dtype), expand(sin, form).to(x.device, dtype)
 
     def _tables_by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
-        if max(lengths) > position_ids.shape[-1]:
-            raise ModelError(
-                f"{self.strategy.name} depends on the length, and this call of {position_ids.shape[-1]} tokens reaches "
-                f"position {max(lengths) - 1}: cached keys would carry another length's rotation; pass "
-                "use_cache=False, or declare the length of the whole text: patch(model, strategy, length=...)"
-            )
+        stop = int(max(lengths))
+        text_length(self.strategy, self.spec, None, stop - position_ids.shape[-1], stop)
         rows = [cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
         return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
 

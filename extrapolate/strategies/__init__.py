@@ -11,10 +11,11 @@ from extrapolate.strategies.dynamic_yarn import DynamicYaRN
 from extrapolate.strategies.fope import FoPE
 from extrapolate.strategies.giraffe_power import GiraffePower
 from extrapolate.strategies.giraffe_truncate import GiraffeTruncate
+from extrapolate.strategies.leaky_rerope import LeakyReRoPE
 from extrapolate.strategies.linear import Linear
 from extrapolate.strategies.llama3 import Llama3
 from extrapolate.strategies.lm_infinite import LMInfinite
-from extrapolate.strategies.log_n import LogN, Temperature
+from extrapolate.strategies.log_n import LogN
 from extrapolate.strategies.longrope import LongRoPE
 from extrapolate.strategies.mrrope import MrRoPE
 from extrapolate.strategies.nope import NoPE
@@ -24,11 +25,12 @@ from extrapolate.strategies.ntk_fixed import NTKFixed
 from extrapolate.strategies.ntk_mixed import NTKMixed
 from extrapolate.strategies.plain import Plain
 from extrapolate.strategies.proportional import Proportional
-from extrapolate.strategies.rerope import LeakyReRoPE, ReRoPE
+from extrapolate.strategies.rerope import ReRoPE
 from extrapolate.strategies.resonance import Resonance
 from extrapolate.strategies.self_extend import SelfExtend
 from extrapolate.strategies.shipped import Shipped
 from extrapolate.strategies.string import STRING
+from extrapolate.strategies.temperature import Temperature
 from extrapolate.strategies.yarn import YaRN
 
 __all__ = [

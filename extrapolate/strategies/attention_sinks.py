@@ -1,5 +1,6 @@
 """Attention sinks (StreamingLLM): the first tokens and the latest ones, positions counted within the cache."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,13 +30,15 @@ class AttentionSinks(Strategy):
     window: int | None = None
 
     def __post_init__(self) -> None:
-        tokens(self, "sinks", minimum=0)
+        tokens(self, "sinks", minimum=0, automatic=False)
         tokens(self, "window", minimum=1)
-        if self.sinks is None:
-            raise StrategyError("attention_sinks: sinks must be a whole number of at least 0, got None")
 
     def at(self, rope: RopeSpec, length: int) -> "AttentionSinks":  # noqa: ARG002
-        """With its window.
+        """With its window."""
+        return dataclasses.replace(self, window=self.keeps(rope)[1])
+
+    def keeps(self, rope: RopeSpec) -> tuple[int, int]:
+        """Sinks and window.
 
         Raises:
             StrategyError: when both together exceed the pretrained length.
@@ -47,11 +50,7 @@ class AttentionSinks(Strategy):
                 f"attention_sinks: sinks and window together must be at most the pretrained length {trained}, got "
                 f"sinks={self.sinks}, window={window}"
             )
-        return AttentionSinks(sinks=self.sinks, window=window)
-
-    def keeps(self, rope: RopeSpec) -> tuple[int, int]:
-        """Sinks and window."""
-        return self.sinks, int(self.at(rope, 1).window or 0)
+        return self.sinks, window
 
     def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:  # noqa: ARG002
         """The latest tokens, and the sinks."""

@@ -179,14 +179,14 @@ def number(
     return float(value)
 
 
-def tokens(strategy: Strategy, field: str, *, minimum: int = 0) -> None:
-    """Check one field that counts tokens; None, for an automatic value, passes.
+def tokens(strategy: Strategy, field: str, *, minimum: int = 0, automatic: bool = True) -> None:
+    """Check one field that counts tokens; None passes where its value may be automatic.
 
     Raises:
         StrategyError: naming the field, the value and the rule.
     """
     value = getattr(strategy, field)
-    if value is None:
+    if value is None and automatic:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         rule = f"a whole number of at least {minimum}"

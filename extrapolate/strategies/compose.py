@@ -88,11 +88,11 @@ class Composed(Strategy):
 
     def reach(self, rope: RopeSpec) -> int | None:
         """That of the part that sets positions."""
-        return next((part.reach(self._reachable(rope)) for part in self.parts if part.changes_positions), None)
+        return self._positions.reach(self._reachable(rope))
 
     def keeps(self, rope: RopeSpec) -> tuple[int, int] | None:
         """Those of the part that sets positions."""
-        return next((part.keeps(self._reachable(rope)) for part in self.parts if part.changes_positions), None)
+        return self._positions.keeps(self._reachable(rope))
 
     def parameters(self) -> dict[str, object]:
         """``parts``, a list of each part's name and fields; and the factor of the part that has one."""
@@ -119,15 +119,17 @@ class Composed(Strategy):
 
     def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:
         """Those of the part that sets positions, or one causal band."""
-        for part in self.parts:
-            if part.changes_positions:
-                return part.bands(self._reachable(rope), length)
-        return super().bands(rope, length)
+        return self._positions.bands(self._reachable(rope), length)
 
     def query_scale(self, rope: RopeSpec, position: Tensor) -> Tensor | None:
         """The product of the parts' factors."""
         scales = [x for x in (part.query_scale(rope, position) for part in self.parts) if x is not None]
         return math.prod(scales[1:], start=scales[0]) if scales else None
+
+    @property
+    def _positions(self) -> Strategy:
+        """The part that sets positions, or plain."""
+        return next((part for part in self.parts if part.changes_positions), Strategy())
 
     def _reachable(self, rope: RopeSpec) -> RopeSpec:
         """The spec of a model whose trained length is stretched by the constant factor of the frequencies' part."""

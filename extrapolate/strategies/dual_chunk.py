@@ -1,5 +1,6 @@
 """Dual chunk attention: positions within a chunk, to the chunk before it, and to all earlier ones."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +37,25 @@ class DualChunk(Strategy):
         tokens(self, "local", minimum=0)
 
     def at(self, rope: RopeSpec, length: int) -> "DualChunk":  # noqa: ARG002
-        """With both sizes.
+        """With both sizes."""
+        chunk, local = self._sizes(rope)
+        return dataclasses.replace(self, chunk=chunk, local=local)
+
+    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:  # noqa: ARG002
+        """Own chunk, the one before, all earlier ones."""
+        chunk, local = self._sizes(rope)
+        c = chunk - local
+
+        def within(index: torch.Tensor) -> torch.Tensor:
+            return index % c
+
+        own = Band(within, within, lambda i, j: (j <= i) & (i // c == j // c))
+        before = Band(lambda i: (i % c + c).clamp(max=chunk), within, lambda i, j: i // c - j // c == 1)
+        earlier = Band(lambda i: i.new_full(i.shape, chunk), within, lambda i, j: i // c - j // c > 1)
+        return own, before, earlier
+
+    def _sizes(self, rope: RopeSpec) -> tuple[int, int]:
+        """Chunk and local in use.
 
         Raises:
             StrategyError: when they do not fit each other or the pretrained length.
@@ -49,18 +68,4 @@ class DualChunk(Strategy):
                 f"dual_chunk: chunk must be above local and at most the pretrained length {trained}, got "
                 f"chunk={chunk}, local={local}"
             )
-        return DualChunk(chunk=chunk, local=local)
-
-    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:
-        """Own chunk, the one before, all earlier ones."""
-        setting = self.at(rope, length)
-        chunk = int(setting.chunk or 0)
-        c = chunk - int(setting.local or 0)
-
-        def within(index: torch.Tensor) -> torch.Tensor:
-            return index % c
-
-        own = Band(within, within, lambda i, j: (j <= i) & (i // c == j // c))
-        before = Band(lambda i: (i % c + c).clamp(max=chunk), within, lambda i, j: i // c - j // c == 1)
-        earlier = Band(lambda i: i.new_full(i.shape, chunk), within, lambda i, j: i // c - j // c > 1)
-        return own, before, earlier
+        return chunk, local

@@ -1,5 +1,6 @@
 """LM-Infinite: the beginning, the neighbours, and a ceiling on distance."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,14 +32,36 @@ class LMInfinite(Strategy):
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        tokens(self, "first", minimum=0)
+        tokens(self, "first", minimum=0, automatic=False)
         tokens(self, "local", minimum=1)
         tokens(self, "limit", minimum=1)
-        if self.first is None:
-            raise StrategyError("lm_infinite: first must be a whole number of at least 0, got None")
 
     def at(self, rope: RopeSpec, length: int) -> "LMInfinite":  # noqa: ARG002
-        """With the sizes in use.
+        """With the sizes in use."""
+        local, limit = self._sizes(rope)
+        return dataclasses.replace(self, local=local, limit=limit)
+
+    def keeps(self, rope: RopeSpec) -> tuple[int, int]:
+        """The beginning and the neighbours."""
+        return self.first, self._sizes(rope)[0]
+
+    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:  # noqa: ARG002
+        """Neighbours, the beginning below the limit, the beginning at it."""
+        first, (local, limit) = self.first, self._sizes(rope)
+        below = Band(
+            query_position=lambda i: i,
+            key_position=lambda j: j,
+            covers=lambda i, j: (j < first) & (i - j >= local) & (i - j < limit),
+        )
+        at_limit = Band(
+            query_position=lambda i: i.new_full(i.shape, limit),
+            key_position=lambda j: j.new_zeros(j.shape),
+            covers=lambda i, j: (j < first) & (i - j >= limit),
+        )
+        return (near(local), below, at_limit) if limit > local else (near(local), at_limit)
+
+    def _sizes(self, rope: RopeSpec) -> tuple[int, int]:
+        """Local and limit in use.
 
         Raises:
             StrategyError: when they do not fit each other or the pretrained length.
@@ -51,24 +74,4 @@ class LMInfinite(Strategy):
                 f"lm_infinite: limit must be at least local and at most the pretrained length {trained}, got "
                 f"local={local}, limit={limit}"
             )
-        return LMInfinite(first=self.first, local=local, limit=limit)
-
-    def keeps(self, rope: RopeSpec) -> tuple[int, int]:
-        """The beginning and the neighbours."""
-        return self.first, int(self.at(rope, 1).local or 0)
-
-    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:
-        """Neighbours, the beginning below the limit, the beginning at it."""
-        setting = self.at(rope, length)
-        first, local, limit = self.first, int(setting.local or 0), int(setting.limit or 0)
-        below = Band(
-            query_position=lambda i: i,
-            key_position=lambda j: j,
-            covers=lambda i, j: (j < first) & (i - j >= local) & (i - j < limit),
-        )
-        at_limit = Band(
-            query_position=lambda i: i.new_full(i.shape, limit),
-            key_position=lambda j: j.new_zeros(j.shape),
-            covers=lambda i, j: (j < first) & (i - j >= limit),
-        )
-        return (near(local), below, at_limit) if limit > local else (near(local), at_limit)
+        return local, limit

@@ -40,25 +40,15 @@ class SelfExtend(Strategy):
 
     def at(self, rope: RopeSpec, length: int) -> "SelfExtend":
         """With the group and the window that a text of ``length`` tokens gets."""
-        trained = rope.pretrained_length
-        window = max(1, trained // 4) if self.window is None else self.window
-        group = self.group
-        if group is None:
-            room = 2 * trained - 3 * window  # thirds of a token
-            if length > trained and room <= 0:
-                raise StrategyError(
-                    f"self_extend: window={window} leaves no room for an automatic group, it must be below two thirds "
-                    f"of the pretrained length {trained}; give group"
-                )
-            group = 1 if length <= trained else -(-3 * (length - window) // room)
+        group, window = self._sizes(rope, length)
         return dataclasses.replace(self, group=group, window=window)
 
     def reach(self, rope: RopeSpec) -> int | None:
         """``G·(L - W + W//G)``; None for an automatic group, and for group 1, which is plain."""
         if self.group is None or self.group == 1:
             return None
-        window = int(self.at(rope, 1).window or 0)
-        return self.group * (rope.pretrained_length - window + window // self.group)
+        group, window = self._sizes(rope, 1)
+        return group * (rope.pretrained_length - window + window // group)
 
     def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:
         """Near and far.
@@ -66,14 +56,15 @@ class SelfExtend(Strategy):
         Raises:
             StrategyError: when the window is not below L, or the text is longer than the setting reaches.
         """
-        setting, trained = self.at(rope, length), rope.pretrained_length
-        window, group = int(setting.window or 0), int(setting.group or 0)
+        group, window = self._sizes(rope, length)
         if group == 1:
             return super().bands(rope, length)
-        if window >= trained:
-            raise StrategyError(f"self_extend: window={window} must be below the pretrained length {trained}")
+        if window >= rope.pretrained_length:
+            raise StrategyError(
+                f"self_extend: window={window} must be below the pretrained length {rope.pretrained_length}"
+            )
         formula, hint = "group·(L - window + window//group)", "use a larger group or a smaller window"
-        within_reach(setting, rope, length, formula, hint)
+        within_reach(self.at(rope, length), rope, length, formula, hint)
         shift = window - window // group
         far = Band(
             query_position=lambda i: i // group + shift,
@@ -81,3 +72,19 @@ class SelfExtend(Strategy):
             covers=lambda i, j: i - j >= window,
         )
         return near(window), far
+
+    def _sizes(self, rope: RopeSpec, length: int) -> tuple[int, int]:
+        """Group and window in use."""
+        trained = rope.pretrained_length
+        window = max(1, trained // 4) if self.window is None else self.window
+        if self.group is not None:
+            return self.group, window
+        if length <= trained:
+            return 1, window
+        room = 2 * trained - 3 * window  # thirds of a token
+        if room <= 0:
+            raise StrategyError(
+                f"self_extend: window={window} leaves no room for an automatic group, it must be below two thirds "
+                f"of the pretrained length {trained}; give group"
+            )
+        return -(-3 * (length - window) // room), window

@@ -1,5 +1,6 @@
 """STRING: far positions shifted onto near, well-trained ones."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -31,7 +32,35 @@ class STRING(Strategy):
         tokens(self, "local", minimum=0)
 
     def at(self, rope: RopeSpec, length: int) -> "STRING":  # noqa: ARG002
-        """With both sizes.
+        """With both sizes."""
+        shift, local = self._sizes(rope)
+        return dataclasses.replace(self, shift=shift, local=local)
+
+    def reach(self, rope: RopeSpec) -> int | None:
+        """``L + S - W``; None where the two are equal, which is plain."""
+        shift, local = self._sizes(rope)
+        return None if shift == local else rope.pretrained_length + shift - local
+
+    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:
+        """Near and far.
+
+        Raises:
+            StrategyError: when the text is longer than the setting reaches.
+        """
+        shift, local = self._sizes(rope)
+        if shift == local:  # also 0 and 0
+            return super().bands(rope, length)
+        hint = "use a larger shift, or compose it with a strategy that scales frequencies"
+        within_reach(self, rope, length, "L + shift - local", hint)
+        far = Band(
+            query_position=lambda i: i - shift + local,
+            key_position=lambda j: j,
+            covers=lambda i, j: i - j >= shift,
+        )
+        return near(shift), far
+
+    def _sizes(self, rope: RopeSpec) -> tuple[int, int]:
+        """Shift and local in use.
 
         Raises:
             StrategyError: when they do not fit each other or the pretrained length.
@@ -44,29 +73,4 @@ class STRING(Strategy):
                 f"string: shift must be at least local and at most the pretrained length {trained}, got "
                 f"shift={shift}, local={local}"
             )
-        return STRING(shift=shift, local=local)
-
-    def reach(self, rope: RopeSpec) -> int | None:
-        """``L + S - W``; None where the two are equal, which is plain."""
-        setting = self.at(rope, 1)
-        shift, local = int(setting.shift or 0), int(setting.local or 0)
-        return None if shift == local else rope.pretrained_length + shift - local
-
-    def bands(self, rope: RopeSpec, length: int) -> tuple[Band, ...]:
-        """Near and far.
-
-        Raises:
-            StrategyError: when the text is longer than the setting reaches.
-        """
-        setting = self.at(rope, length)
-        shift, local = int(setting.shift or 0), int(setting.local or 0)
-        if shift == local:  # also 0 and 0
-            return super().bands(rope, length)
-        hint = "use a larger shift, or compose it with a strategy that scales frequencies"
-        within_reach(self, rope, length, "L + shift - local", hint)
-        far = Band(
-            query_position=lambda i: i - shift + local,
-            key_position=lambda j: j,
-            covers=lambda i, j: i - j >= shift,
-        )
-        return near(shift), far
+        return shift, local
