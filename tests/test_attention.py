@@ -464,6 +464,10 @@ def test_a_length_that_is_no_number_of_tokens_is_refused(tiny: Any, length: Any)
         xt.patch(tiny, xt.DynamicNTK(), length=length)
 
 
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
 def generate(model: Any, ids: torch.Tensor, mask: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
     mask = torch.ones_like(ids) if mask is None else mask
     torch.manual_seed(0)
@@ -490,6 +494,18 @@ def test_generate_equals_passes_without_a_cache(tiny: Any, strategy: xt.Strategy
         assert torch.equal(sampled, generate(tiny, ids, do_sample=True, use_cache=False))
         assert not torch.equal(sampled, running[:, 80:])
     assert torch.equal(generate(tiny, ids), stock)
+
+
+@pytest.mark.parametrize("strategy", [*WORKING, xt.YaRN(factor=4)], ids=name_of)
+def test_a_quantised_cache_rounds_what_it_keeps_and_no_more(tiny: Any, strategy: xt.Strategy) -> None:
+    ids, chunks = tokens(100), [50, 27, *[1] * 10, 13]
+    exact = logits(tiny, ids)
+    rounding = relative(by_chunks(tiny, ids, chunks, transformers.QuantizedCache("fp8", tiny.config)), exact)
+    with xt.patched(tiny, strategy):
+        expected = logits(tiny, ids)
+        found = by_chunks(tiny, ids, chunks, transformers.QuantizedCache("fp8", tiny.config))
+    assert 0 < relative(found, expected) < 2 * rounding
+    assert relative(exact, expected) > 2 * rounding, "it could not be told from the stock model"
 
 
 @pytest.mark.parametrize("strategy", [*WORKING, xt.YaRN(factor=4)], ids=name_of)
