@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import extrapolate as xt
 
@@ -45,6 +46,36 @@ def test_perplexity_of_1024_tokens(
 
 
 @pytest.mark.slow
+def test_after_12000_tokens_plain_talks_nonsense_and_self_extend_goes_on(
+    smollm2: tuple[Any, list[xt.Document]],
+) -> None:
+    model, (document,) = smollm2
+    _, tokenizer = xt.load_model("smollm2", dtype="bfloat16", device="cpu")
+    prompt = document.ids[None, :12000]
+    text, judged = {}, {}
+    for strategy in (xt.Plain(), xt.SelfExtend(group=5)):
+        torch.manual_seed(0)
+        with xt.patched(model, strategy):
+            new = model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                do_sample=True,
+                temperature=0.7,
+                top_p=0.9,
+                max_new_tokens=80,
+                min_new_tokens=80,
+                pad_token_id=0,
+            )[0, 12000:]
+        text[strategy.name] = tokenizer.decode(new)
+        # the unpatched model, inside its length, on the continuation after the end of the context
+        losses = xt.token_losses(model, torch.cat((prompt[0, -2000:], new))[None])
+        judged[strategy.name] = float(losses[0, -80:].mean())
+    assert judged["self_extend"] < judged["plain"] - 0.4, (judged, text)
+    assert "transport" in text["self_extend"].lower()  # what the context is about
+    assert "transport" not in text["plain"].lower()
+
+
+@pytest.mark.slow
 def test_plain_breaks_past_the_pretrained_length_and_yarn_does_not(smollm2: tuple[Any, list[xt.Document]]) -> None:
     plain, yarn = (curve(smollm2, strategy, [8192, 16384]) for strategy in (xt.Plain(), xt.YaRN(factor=4)))
     assert plain == pytest.approx([17.39, 40.50], rel=0.02)
@@ -69,21 +100,29 @@ def test_the_readmes_figure_is_the_picture_of_the_field() -> None:
     assert set(table["documents"]) == {2}
 
 
-def test_the_readme_shows_what_was_measured() -> None:
+@pytest.mark.parametrize(
+    ("corner", "raw", "labels"),
+    [
+        ("strategy ×4 of 8,192", RAW, 4),
+        ("strategy of positions", RAW.parents[1] / "positions_32k" / "scores.csv", 8),
+    ],
+)
+def test_the_readme_shows_what_was_measured(corner: str, raw: Path, labels: int) -> None:
     readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in readme.splitlines() if line.startswith("|")
     ]
-    head = next(i for i, row in enumerate(rows) if row[0] == "strategy ×4 of 8,192")
+    head = next(i for i, row in enumerate(rows) if row[0] == corner)
     lengths = [int(cell.replace(",", "")) for cell in rows[head][1:]]
-    table = pd.read_csv(RAW)
+    table = pd.read_csv(raw)
     at = {
-        (label, length): ppl for label, length, ppl in table[["label", "length", "perplexity"]].itertuples(index=False)
+        (label, length): f"{ppl:.2f}"
+        for label, length, ppl in table[["label", "length", "perplexity"]].itertuples(index=False)
     }
-    shown = rows[head + 2 : head + 6]
-    assert [row[0] for row in shown] == ["plain", "linear ×4", "ntk ×4", "yarn ×4"]
+    shown = rows[head + 2 : head + 2 + labels]
+    assert {row[0] for row in shown} == set(table["label"])
     for label, *numbers in shown:
-        assert numbers == [f"{at[label, length]:.2f}" for length in lengths], label
+        assert numbers == [at.get((label, length), "–") for length in lengths], label
 
 
 def test_the_readmes_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
