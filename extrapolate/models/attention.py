@@ -192,17 +192,40 @@ def _on(piece: Piece, device: torch.device) -> Piece:
     return replace(piece, mask=mask, empty=empty)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """How an attention module rotates a head.
+
+    Attributes:
+        layout: which dimensions form a pair.
+        start: first dimension that is rotated.
+        back: whether it turns against the usual direction, queries and keys alike (nanochat).
+    """
+
+    layout: Layout
+    start: int = 0
+    back: bool = False
+
+    def apply(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """(..., T, head_dim) rotated by (T, d/2) tables."""
+        sin = -sin if self.back else sin
+        if self.start == 0:
+            return rotate(x, cos, sin, self.layout)
+        kept, turned = x[..., : self.start], x[..., self.start :]
+        return torch.cat((kept, rotate(turned, cos, sin, self.layout)), dim=-1)
+
+
 @dataclass
 class Seat:
     """One attention module's place in a patch.
 
     Attributes:
         banded: the patch.
-        layout: which dimensions form a pair; None for a layer that does not rotate.
+        turn: how it rotates; None for a layer that does not.
     """
 
     banded: Banded
-    layout: Layout | None
+    turn: Turn | None
 
 
 Probe = Callable[[nn.Module, Tensor, Tensor], Seat]
@@ -326,6 +349,9 @@ class _Run:
         plan = self.seat.banded.plan(start, start + queries, keys, self.sliding_window, query.device)
         rotated = [self._rotate(key[:, :, band.first : band.last], band.key) for band in plan.bands]
         out = query.new_empty(rows, queries, heads, value.shape[-1])
+        width = value.shape[-1]
+        if width < query.shape[-1]:  # multi-head latent attention; the fused kernels want heads of one width
+            value = torch.nn.functional.pad(value, (0, query.shape[-1] - width))
         kernel = _kernel(query, key, value, self.softcap)
         for n, a in enumerate(range(0, queries, plan.block)):
             block = slice(a, min(a + plan.block, queries))
@@ -338,7 +364,8 @@ class _Run:
                     span = slice(piece.start - band.first, piece.stop - band.first)
                     part = kernel(q, k[:, :, span], value[:, :, piece.start : piece.stop], self.scale, piece)
                     merged = part if merged is None else _merge(merged, part)
-            out[:, block] = self._finish(merged, query[:, :, block], value).transpose(1, 2).to(out.dtype)
+            whole = self._finish(merged, query[:, :, block], value)
+            out[:, block] = whole[..., :width].transpose(1, 2).to(out.dtype)
         return out
 
     def _query(self, query: Tensor, band: BandPlan, plan: Plan, block: slice) -> Tensor:
@@ -348,7 +375,7 @@ class _Run:
         return self._rotate(query, (cos[block], sin[block]))
 
     def _rotate(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-        return x if self.seat.layout is None else rotate(x, *table, self.seat.layout)
+        return x if self.seat.turn is None else self.seat.turn.apply(x, *table)
 
     def _finish(self, merged: tuple[Tensor, Tensor] | None, query: Tensor, value: Tensor) -> Tensor:
         if merged is None:  # nothing is seen: a window of 0

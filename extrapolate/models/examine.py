@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,15 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from extrapolate.errors import ModelError, first_line
-from extrapolate.models.attention import NAME, PROBE, Banded, Probe, Seat, register
+from extrapolate.models.attention import NAME, PROBE, Banded, Probe, Seat, Turn, register
 from extrapolate.models.installed import Installed, install
+from extrapolate.models.layers import index_of
 from extrapolate.models.rotary import PatchedRotary
-from extrapolate.rope import Layout, RopeSpec, cos_sin, rotate
+from extrapolate.rope import Layout, cos_sin
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.plain import Plain
-
-LAYOUTS: tuple[Layout | None, ...] = ("half_split", "interleaved", None)
-"""How an attention module may pair the dimensions it rotates; None: it does not rotate."""
+from extrapolate.strategies.shipped import Shipped
 
 PROBE_TOKENS = 16
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
@@ -28,7 +28,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 def banded(
     model: nn.Module,
     strategy: Strategy,
-    spec: RopeSpec,
+    indices: frozenset[int] | None,
     length: int | None,
     stock: Installed,
     rotaries: Mapping[str, PatchedRotary],
@@ -37,22 +37,31 @@ def banded(
 
     Three passes under plain RoPE, whatever the checkpoint ships and its buffers hold: with the model's own attention;
     with our function, which sees how each layer rotates; with the identity for a rotary module, where rotating in our
-    function must give the same queries, keys and hidden states.
+    function must give the same queries, keys and hidden states. A layer that does not come through our function and
+    uses the tables gives others then.
+
+    Args:
+        model: in the state that ``stock`` and ``rotaries`` describe or any other.
+        strategy: to run.
+        indices: of the layers that run it, the others as shipped; None: what each of the tables says.
+        length: declared, or None.
+        stock: what the model was loaded with.
+        rotaries: of the patch, which return the identity.
 
     Raises:
-        ModelError: by the model's name, when a layer does not come through our function or does not rotate in a known
+        ModelError: by the model's name, when no layer comes through our function, one does not rotate in a known
             way, or the hidden states differ. The model is then half patched: the caller restores it.
     """
     who = type(model).__name__
     register()
-    tables = {name: PatchedRotary(Plain(), spec, rotary.seam) for name, rotary in rotaries.items()}
-    plain = replace(stock, modules={**stock.modules, **tables})
+    plain = replace(stock, modules={**stock.modules, **{name: r.under(Plain()) for name, r in rotaries.items()}})
     install(model, plain)
     expected = _hidden(model)
     configs = _rerouted(stock.configs)
     install(model, replace(plain, configs=configs))
     turned: dict[int, tuple[Tensor, Tensor]] = {}
-    bare = Seat(Banded(Plain(), spec), None)
+    tables = [found for rotary in rotaries.values() for found in rotary.tables.values()]
+    bare = Seat(Banded(Plain(), tables[0].spec), None)
 
     def note(module: nn.Module, query: Tensor, key: Tensor) -> Seat:
         turned[id(module)] = (query, key)
@@ -60,49 +69,90 @@ def banded(
 
     _hidden(model, note)
     install(model, Installed({**stock.modules, **rotaries}, {}, configs))
-    reference, own = Banded(Plain(), spec), Banded(strategy, spec, length, configs=dict(stock.configs))
-    found: dict[int, Layout | None] = {}
-    cos, sin = cos_sin(Plain().frequencies(spec, PROBE_TOKENS), torch.arange(PROBE_TOKENS))
+    positions = torch.arange(PROBE_TOKENS)
+    ladders = [cos_sin(Plain().frequencies(found.spec, PROBE_TOKENS), positions) for found in tables]
+    references = [Banded(Plain(), found.spec) for found in tables]
+    seen: dict[int, tuple[int, Turn | None]] = {}
 
     def recognise(module: nn.Module, query: Tensor, key: Tensor) -> Seat:
         if id(module) not in turned:
             raise ModelError(f"{who}: {type(module).__name__} reaches the attention function in some passes only")
-        errors = {
-            layout: max(
-                _distance(x if layout is None else rotate(x, cos.to(x.device), sin.to(x.device), layout), y)
-                for x, y in zip((query, key), turned[id(module)], strict=True)
-            )
-            for layout in LAYOUTS
-        }
-        best = min(errors, key=lambda layout: errors[layout])
-        if not errors[best] < TOLERANCE.get(query.dtype, 0.1):
+        best, which, turn = min(
+            (_miss((query, key), turned[id(module)], turn, ladder), which, n)
+            for which, ladder in enumerate(ladders)
+            for n, turn in enumerate(_turns(query.shape[-1], ladder[0].shape[-1]))
+        )
+        if not best < TOLERANCE.get(query.dtype, 0.1):
             raise ModelError(
                 f"{who}: {type(module).__name__} rotates queries and keys in no known way (half-split and interleaved "
-                f"pairs were tried; the nearest is {errors[best]:.3g} off), so its positions cannot be changed"
+                f"pairs were tried; the nearest is {best:.3g} off), so its positions cannot be changed"
             )
-        found[id(module)] = best
-        return Seat(reference, best)
+        seen[id(module)] = which, _turns(query.shape[-1], ladders[which][0].shape[-1])[turn]
+        return Seat(references[which], seen[id(module)][1])
 
     again = _hidden(model, recognise)
-    layers = int(model.config.get_text_config().num_hidden_layers)  # type: ignore[union-attr, operator]
-    if len(found) != layers:
+    names = {id(module): name for name, module in model.named_modules()}
+    if not seen:
         raise ModelError(
-            f"{who}: {len(found)} of {layers} layers call transformers' attention interface, so positions cannot be "
-            "changed in all of them; Llama, Qwen, Mistral, Gemma and their like do (looked for "
-            "ALL_ATTENTION_FUNCTIONS.get_interface in every layer)"
+            f"{who}: no layer calls transformers' attention interface, so positions cannot be changed; Llama, Qwen, "
+            "Mistral, Gemma and their like do (looked for ALL_ATTENTION_FUNCTIONS.get_interface in every layer)"
         )
-    if all(layout is None for layout in found.values()):
+    if all(turn is None for _, turn in seen.values()):
         raise ModelError(
             f"{who}: no layer uses the tables of {', '.join(rotaries)}, so {strategy!r} would change nothing"
+        )
+    aside = _aside(model, [names[i] for i in seen])
+    if aside:
+        raise ModelError(
+            f"{who}: {len(aside)} layer{'s do' if len(aside) > 1 else ' does'} not call transformers' attention "
+            f"interface ({', '.join(sorted(set(aside.values())))}), so positions cannot be changed in all of them"
         )
     off = _distance(again, expected)
     if not off < TOLERANCE.get(expected.dtype, 0.1):
         raise ModelError(
-            f"{who}: in bands its hidden states are {off:.3g} off its own; something in its attention is not understood"
+            f"{who}: in bands its hidden states are {off:.3g} off its own; something in its attention is not "
+            "understood, or a layer that rotates does not call transformers' attention interface"
         )
-    names = {id(module): name for name, module in model.named_modules()}
-    return Installed(
-        {**stock.modules, **rotaries}, {names[i]: Seat(own, layout) for i, layout in found.items()}, configs
+    kept = dict(stock.configs)
+    own = [Banded(found.strategy, found.spec, length, configs=kept) for found in tables]
+    left = [Banded(Shipped(), found.spec, length, configs=kept) for found in tables]
+    seats = {}
+    for i, (which, turn) in seen.items():
+        name = names[i]
+        runs = indices is None or index_of(model.get_submodule(name), name) in indices
+        seats[name] = Seat((own if runs else left)[which], turn)
+    return Installed({**stock.modules, **rotaries}, seats, configs)
+
+
+def _aside(model: Any, names: list[str]) -> dict[str, str]:
+    """Attention modules, by name, that stand where those of other layers do but did not come through our function."""
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    places = {re.sub(r"\.\d+\.", ".*.", name) for name in names}
+    found = {}
+    for name, module in model.named_modules():
+        index = index_of(module, name)
+        kind = str(kinds[index]) if index is not None and index < len(kinds) else ""
+        other = any(word in kind for word in ("linear", "conv", "mamba", "recurrent"))  # no attention by positions
+        if name not in names and re.sub(r"\.\d+\.", ".*.", name) in places and not other:
+            found[name] = type(module).__name__
+    return found
+
+
+def _turns(width: int, pairs: int) -> list[Turn | None]:
+    """How an attention module may turn heads of a width, most usual first; None: it does not."""
+    starts = dict.fromkeys([0, width - 2 * pairs])  # at the end: the decoupled part of multi-head latent attention
+    layouts: tuple[Layout, ...] = ("half_split", "interleaved")
+    found = [Turn(layout, start, back) for back in (False, True) for start in starts for layout in layouts]
+    return [turn for turn in found if turn.start >= 0] + [None]
+
+
+def _miss(
+    unrotated: tuple[Tensor, Tensor], rotated: tuple[Tensor, Tensor], turn: Turn | None, ladder: tuple[Tensor, Tensor]
+) -> float:
+    """How far queries and keys, turned this way, are from those that the model itself turned."""
+    cos, sin = (table.to(unrotated[0].device) for table in ladder)
+    return max(
+        _distance(x if turn is None else turn.apply(x, cos, sin), y) for x, y in zip(unrotated, rotated, strict=True)
     )
 
 

@@ -1,34 +1,47 @@
 """Where a model keeps its rotary embedding, and what its config says of it. Found by structure, not by class name."""
 
+import contextlib
 import copy
 import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from extrapolate.errors import ModelError, first_line
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 from extrapolate.strategies.names import build
 
-TableForm = Literal["halves", "pairs", "single"]
-"""How a rotary module lays out cos and sin: each frequency at i and i + d/2, at 2i and 2i + 1, or once."""
+TableForm = Literal["halves", "pairs", "single", "sine_first", "complex", "sinusoid"]
+"""What a rotary module returns: (cos, sin) with each frequency at i and i + d/2, at 2i and 2i + 1, or once; (sin, cos)
+with each once; one complex number a pair; one tensor of all sines, then all cosines."""
+
+LOCAL = ("sliding", "local", "chunked")
+"""Words in the names of layer types whose queries see a few tokens only."""
+
+TABLES = {"codegen": 10000.0, "gptj": 10000.0, "roformer": 10000.0}
+"""Theta of architectures whose code has it and whose config has not, by model type."""
 
 
 @dataclass(frozen=True)
 class RotarySeam:
-    """One rotary module of a model.
+    """One set of frequencies that a rotary module of a model holds.
 
     Attributes:
         name: dotted path in the model.
         module: the module that turns position ids into cos and sin.
         pairs: d/2, the frequencies it holds.
-        form: how it lays the tables out.
+        form: what it returns.
         casts: whether it returns them in the hidden states' dtype (else float32).
+        layer_type: which of the module's sets; None when it has one.
+        axes: for each pair the row of (3, batch, T) position ids that turns it (multi-section rotary); None where
+            position ids have no rows.
     """
 
     name: str
@@ -36,78 +49,196 @@ class RotarySeam:
     pairs: int
     form: TableForm
     casts: bool
+    layer_type: str | None = None
+    axes: tuple[int, ...] | None = None
+
+    @property
+    def buffer(self) -> Tensor | None:
+        """The module's own frequencies; None where it holds a table."""
+        name = "inv_freq" if self.layer_type is None else f"{self.layer_type}_inv_freq"
+        return self.module._buffers.get(name)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it serves layers that see a few tokens only."""
+        return self.layer_type is not None and is_local(self.layer_type)
 
 
-def expand(table: Tensor, form: TableForm) -> Tensor:
-    """Lay a (..., d/2) table out the way a model's attention expects it."""
+def lay_out(cos: Tensor, sin: Tensor, form: TableForm) -> Any:
+    """Lay (..., d/2) tables out the way a model's attention expects them."""
     if form == "halves":
-        return torch.cat((table, table), dim=-1)
+        return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
     if form == "pairs":
-        return table.repeat_interleave(2, dim=-1)
-    return table
+        return cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
+    if form == "single":
+        return cos, sin
+    if form == "sine_first":
+        return sin, cos
+    if form == "complex":
+        return torch.complex(cos, sin)
+    return torch.cat((sin, cos), dim=-1)
 
 
 def find_rotary(model: nn.Module) -> list[RotarySeam]:
-    """Every module of ``model`` that turns position ids into cos and sin of its ``inv_freq`` buffer.
+    """Every set of frequencies with which a module of ``model`` turns position ids into cos and sin.
 
     Raises:
         ModelError: by the model's name, with what was looked for, when there is none or one is not understood.
     """
     who = type(model).__name__
+    width = _head_width(model)
     seams = []
-    for name, module in model.named_modules():
+    for name, module in _text_modules(model):
         buffers = [b for b, _ in module.named_buffers(recurse=False) if b.endswith("inv_freq") and "original" not in b]
-        if not buffers:
-            continue
-        if buffers != ["inv_freq"]:
-            raise ModelError(
-                f"{who}: {name} keeps one set of frequencies for each layer type ({', '.join(buffers)}); "
-                "models with several rotary embeddings are not supported yet"
-            )
-        seams.append(_understand(who, name, module))
+        for buffer in buffers:
+            layer_type = buffer.removesuffix("inv_freq").removesuffix("_") or None
+            seams.append(_understand(who, name, module, layer_type, module.get_buffer(buffer).numel()))
+        table = module._buffers.get("embed_positions")
+        if table is not None and table.ndim == 2:  # GPT-J, CodeGen
+            seams.append(_understand(who, name, module, None, table.shape[1] // 2))
+        if isinstance(module, nn.Embedding) and name.endswith("embed_positions") and module.embedding_dim == width:
+            seams.append(_understand(who, name, module, None, width // 2))  # RoFormer; XGLM's is as wide as the model
     if not seams:
         raise ModelError(
-            f"{who} has no rotary embedding that can be patched: looked for a module with an `inv_freq` buffer that is "
-            "called with (x, position_ids) and found none"
+            f"{who} has no rotary embedding that can be patched: looked for a module with an `inv_freq` buffer or a "
+            "table of sinusoids that is called with (x, position_ids) and found none"
         )
     return seams
 
 
-def _understand(who: str, name: str, module: nn.Module) -> RotarySeam:
+def _text_modules(model: Any) -> list[tuple[str, nn.Module]]:
+    """The modules of a model's language part, by name; images and sounds have rotary embeddings of their own."""
+    text = model.config.get_text_config()
+    if text is model.config:
+        return list(model.named_modules())
+    others = {id(value) for value in vars(model.config).values() if isinstance(value, PreTrainedConfig)} - {id(text)}
+    skipped = tuple(f"{name}." for name, m in model.named_modules() if id(m.__dict__.get("config")) in others)
+    return [(name, m) for name, m in model.named_modules() if not f"{name}.".startswith(skipped)]
+
+
+def _head_width(model: Any) -> int | None:
+    """Dimensions of a head, where the heads share the model's width."""
+    config = model.config.get_text_config()
+    heads, hidden = (getattr(config, field, None) for field in ("num_attention_heads", "hidden_size"))
+    return hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 1 else None
+
+
+def _understand(who: str, name: str, module: nn.Module, layer_type: str | None, pairs: int) -> RotarySeam:
     """Run the module's own forward on a known ladder and see which table comes out."""
-    pairs = module.get_buffer("inv_freq").numel()
     ladder = torch.linspace(0.5, 1.5, pairs)
-    probe = copy.copy(module)  # the module itself is never touched: its buffers may hold anything, even nothing (meta)
-    probe._buffers = {b: ladder.clone() for b in module._buffers}
-    probe.__dict__.update(rope_type="default", attention_scaling=1.0)
-    probe.__dict__.pop("forward", None)  # accelerate's hooks hang an instance forward that is bound to the original
-    positions = torch.arange(4)[None]
-    try:
+    what = f"{name} ({type(module).__name__})"
+    by_shape = isinstance(module, nn.Embedding)
+    probe = _probe(module, layer_type, ladder)
+    kind = {} if layer_type is None else {"layer_type": layer_type}
+    forward = type(module).forward
+
+    def tables(positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
+        x = (1, 4) if by_shape else torch.zeros(1, 4, 1, dtype=dtype)
         with torch.no_grad():
-            cos, sin = type(module).forward(probe, torch.zeros(1, 4, 1), positions)
-            low, _ = type(module).forward(probe, torch.zeros(1, 4, 1, dtype=torch.bfloat16), positions)
+            return forward(probe, x) if by_shape else forward(probe, x, positions, **kind)
+
+    one, several = torch.arange(4)[None], torch.stack([torch.arange(4)[None] * n + n for n in (1, 3, 7)])
+    try:
+        found = tables(one)
+        low = tables(one, torch.bfloat16)
     except Exception as error:
-        raise ModelError(
-            f"{who}: {name} ({type(module).__name__}) holds `inv_freq` but cannot be called with (x, position_ids): "
-            f"{first_line(error)}"
-        ) from error
-    phases = positions[..., None].float() * ladder
-    form: TableForm
-    for form in ("halves", "pairs", "single"):
-        table = expand(phases, form)
-        if cos.shape == table.shape and torch.allclose(cos, table.cos()) and torch.allclose(sin, table.sin()):
-            return RotarySeam(name, module, pairs, form, casts=low.dtype == torch.bfloat16)
-    raise ModelError(
-        f"{who}: {name} ({type(module).__name__}) returns tables of shape {tuple(cos.shape)} that are not cos and sin "
-        f"of its {pairs} frequencies in any known layout"
+        try:  # text, height and width have position ids of their own, always
+            found, low = tables(one.expand(3, 1, 4)), tables(one.expand(3, 1, 4), torch.bfloat16)
+        except Exception:
+            raise ModelError(
+                f"{who}: {what} holds `inv_freq` but cannot be called with (x, position_ids): {first_line(error)}"
+            ) from error
+    phases = one[..., None].float() * ladder
+    if by_shape:
+        phases = phases[0]
+    form = next(
+        (form for form in get_args(TableForm) if _equal(found, lay_out(phases.cos(), phases.sin(), form))), None
     )
+    if form is None:
+        shape = tuple((found[0] if isinstance(found, tuple) else found).shape)
+        raise ModelError(
+            f"{who}: {what} returns tables of shape {shape} that are not cos and sin of its {pairs} frequencies in any "
+            "known layout"
+        )
+    casts = (low[0] if isinstance(low, tuple) else low).dtype == torch.bfloat16
+    axes = None
+    if form in get_args(TableForm)[:3] and not by_shape:
+        with contextlib.suppress(Exception):  # position ids without rows
+            axes = _axes(tables(several), several[..., None].float() * ladder, form)
+    return RotarySeam(name, module, pairs, form, casts, layer_type, axes)
 
 
-def rope_parameters(config: Any) -> dict[str, Any]:
+def _probe(module: nn.Module, layer_type: str | None, ladder: Tensor) -> nn.Module:
+    """A copy that holds a known ladder; the module is never touched: its buffers may hold anything, even nothing."""
+    probe = copy.copy(module)
+    phases = torch.arange(4)[:, None] * ladder
+    table = torch.cat((phases.sin(), phases.cos()), dim=-1)
+    probe._buffers = {b: table if b == "embed_positions" else ladder.clone() for b in module._buffers}
+    if isinstance(module, nn.Embedding):
+        probe._parameters = {"weight": nn.Parameter(table, requires_grad=False)}
+    prefix = "" if layer_type is None else f"{layer_type}_"
+    probe.__dict__.update(
+        rope_type="default" if layer_type is None else {layer_type: "default"}, **{f"{prefix}attention_scaling": 1.0}
+    )
+    if "rope_init_fn" in module.__dict__:  # computes anew in every call (PhiMoE)
+        probe.__dict__["rope_init_fn"] = lambda *_, **__: (ladder, 1.0)
+        probe.__dict__["config"] = SimpleNamespace(rope_parameters={"rope_type": "default"})
+    probe.__dict__.pop("forward", None)  # accelerate's hooks hang an instance forward that is bound to the original
+    return probe
+
+
+def _equal(found: Any, expected: Any) -> bool:
+    if isinstance(expected, tuple):
+        return isinstance(found, tuple) and all(_equal(f, e) for f, e in zip(found, expected, strict=True))
+    if not isinstance(found, Tensor) or found.shape != expected.shape or found.is_complex() != expected.is_complex():
+        return False
+    return torch.allclose(found, expected, atol=1e-6)
+
+
+def _axes(found: Any, phases: Tensor, form: TableForm) -> tuple[int, ...] | None:
+    """Which of three rows of position ids turned each pair, from tables made with phases (3, 1, T, d/2)."""
+    each = [lay_out(row.cos(), row.sin(), form)[0] for row in phases]
+    pairs = torch.arange(phases.shape[-1])
+    owner = lay_out(pairs, pairs, form)[0]  # the pair that each entry belongs to
+    if not isinstance(found, tuple) or found[0].shape != each[0].shape:
+        return None
+    axes = []
+    for pair in pairs:
+        place = owner == pair
+        fits = [n for n, row in enumerate(each) if torch.allclose(found[0][..., place], row[..., place], atol=1e-6)]
+        if len(fits) != 1:
+            return None
+        axes.append(fits[0])
+    return tuple(axes)
+
+
+def layer_types(config: Any) -> tuple[str, ...]:
+    """The layer types that have RoPE settings of their own; empty when all layers share one."""
+    found = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    return tuple(name for name, value in found.items() if isinstance(value, Mapping))
+
+
+def is_local(layer_type: str) -> bool:
+    """Whether layers of this type see a few tokens only."""
+    return any(word in layer_type for word in LOCAL)
+
+
+def _of_type(config: Any, layer_type: str | None) -> Any:
+    """The config as layers of one type read it: Gemma 4 has a head size for each."""
+    with contextlib.suppress(Exception):  # not every config has it, and those that do may refuse a name
+        return config.per_layer_config[layer_type]
+    return config
+
+
+def rope_parameters(config: Any, layer_type: str | None = None) -> dict[str, Any]:
     """The RoPE settings of a config, from transformers 5's ``rope_parameters`` or the v4 attributes.
 
+    Args:
+        config: of a text model.
+        layer_type: whose, where they differ by layer type.
+
     Raises:
-        ModelError: when there are none, or they differ by layer type.
+        ModelError: when there are none.
     """
     found = getattr(config, "rope_parameters", None)
     if found is None:
@@ -115,9 +246,12 @@ def rope_parameters(config: Any) -> dict[str, Any]:
     parameters = dict(found)
     who = type(config).__name__
     if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise ModelError(f"{who}: rope_parameters differ by layer type ({', '.join(parameters)}); not supported yet")
+        if not isinstance(parameters.get(layer_type), Mapping):
+            known = ", ".join(layer_types(config))
+            raise ModelError(f"{who}: no RoPE settings for layer type {layer_type!r}; there are {known}")
+        parameters = dict(parameters[layer_type])
     if parameters.get("rope_theta") is None:
-        parameters["rope_theta"] = getattr(config, "rope_theta", None)
+        parameters["rope_theta"] = getattr(config, "rope_theta", None) or TABLES.get(getattr(config, "model_type", ""))
     if parameters["rope_theta"] is None:
         raise ModelError(
             f"{who} names no rope_theta (rope_parameters={found!r}); if the config was edited after loading, put the "
@@ -139,24 +273,28 @@ def saved_entry(config: Any) -> Mapping[str, Any] | None:
     return entry if isinstance(entry, Mapping) else None
 
 
-def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
+def read_spec(config: Any, pretrained_length: int | None = None, layer_type: str | None = None) -> RopeSpec:
     """The :class:`RopeSpec` that a transformers config describes.
 
     Args:
         config: a model's config; a multimodal one is read through its text part.
         pretrained_length: tokens; overrides what the config says.
+        layer_type: whose frequencies, where they differ by layer type; those of global layers when left out.
 
     Raises:
         ModelError: when the config has no RoPE, or one that is not understood.
     """
     config = config.get_text_config()
     who = type(config).__name__
-    parameters = rope_parameters(config)
-    if parameters.get("mrope_section"):
-        raise ModelError(
-            f"{who}: multi-section rotary (mrope_section={parameters['mrope_section']}) is not supported yet"
-        )
+    types = layer_types(config)
+    if types and layer_type is None:
+        layer_type = next((name for name in types if not is_local(name)), types[0])
+    if layer_type is not None:
+        config = _of_type(config, layer_type)
+    parameters = rope_parameters(config, layer_type if types else None)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if getattr(config, "model_type", None) in TABLES:
+        head_dim = getattr(config, "rotary_dim", None) or head_dim
     entry = saved_entry(config) or {}  # saved under a patch: theta and L are those of the checkpoint before it
     share = float(parameters["partial_rotary_factor"])
     if parameters["rope_type"] == "proportional":  # there the key is the share of pairs that rotate
@@ -188,9 +326,12 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
     if rope_type == "default":
         shipped = Frequencies(base_frequencies(float(parameters["rope_theta"]), bare.rotary_dim))
         return replace(bare, shipped=shipped, shipped_type=(entry.get("strategy") or {}).get("strategy", rope_type))
-    of_length = functools.partial(_shipped, copy.deepcopy(config), rope_type)
+    mscale = (parameters.get("short_mscale"), parameters.get("long_mscale"))
+    of_length = functools.partial(
+        _shipped, copy.deepcopy(config), rope_type, layer_type if types else None, pretrained_length, mscale
+    )
     two_lists = rope_type == "longrope" and parameters.get("short_factor") != parameters.get("long_factor")
-    follows = two_lists or rope_type == "dynamic"
+    follows = two_lists or rope_type == "dynamic" or mscale[0] != mscale[1]
     return replace(
         bare,
         shipped=of_length(pretrained_length),
@@ -199,20 +340,37 @@ def read_spec(config: Any, pretrained_length: int | None = None) -> RopeSpec:
     )
 
 
-def _shipped(config: Any, rope_type: str, length: int) -> Frequencies:
+def _shipped(
+    config: Any,
+    rope_type: str,
+    layer_type: str | None,
+    pretrained_length: int,
+    mscale: tuple[float | None, float | None],
+    length: int,
+) -> Frequencies:
     """The checkpoint's own frequencies for a text of ``length`` tokens, by transformers' own formulas."""
     # a copy, because transformers writes defaults into the config it computes from
-    inv_freq, attention_factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=length)
-    return Frequencies(inv_freq.float(), float(attention_factor))
+    options = {} if layer_type is None else {"layer_type": layer_type}
+    inv_freq, factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=length, **options)
+    of_range = mscale[int(length > pretrained_length)]  # PhiMoE's code takes these instead
+    return Frequencies(inv_freq.float(), float(factor if of_range is None else of_range))
 
 
 def deviation(seam: RotarySeam, spec: RopeSpec) -> float:
     """Largest relative difference between a module's buffer and the frequencies its config implies.
 
-    0 where that cannot be told: on meta, and where the buffer follows the last text's length.
+    0 where that cannot be told: on meta, where the buffer follows the last text's length, and where there is a table.
     """
-    found, expected = seam.module.get_buffer("inv_freq"), spec.shipped.inv_freq
-    if found.is_meta or spec.shipped_at is not None:
+    found, expected = seam.buffer, spec.shipped.inv_freq
+    if found is None or found.is_meta or spec.shipped_at is not None:
         return 0.0
     difference = ((found.float().cpu() - expected).abs() / expected.clamp_min(1e-30)).max().item()
     return math.inf if math.isnan(difference) else difference
+
+
+def spec_of(seam: RotarySeam, config: Any, pretrained_length: int | None = None) -> RopeSpec:
+    """What the config says of one seam; a module that was given a config of its own is read from that (Granite SWA)."""
+    text, own = config.get_text_config(), seam.module.__dict__.get("config")
+    if own is not None and type(own) is type(text) and own.rope_parameters != getattr(text, "rope_parameters", None):
+        config = own
+    return read_spec(config, pretrained_length, seam.layer_type)

@@ -16,7 +16,8 @@ from extrapolate.models.saving import exported_config
 def seams_of(model: nn.Module) -> list[RotarySeam]:
     """A model's seams with the modules it was loaded with, so that strategies replace each other and never stack."""
     patched_before = [(name, m) for name, m in model.named_modules() if isinstance(m, PatchedRotary)]
-    return [replace(m.seam, name=name) for name, m in patched_before] or find_rotary(model)
+    seams = [replace(t.seam, name=name) for name, m in patched_before for t in m.tables.values()]
+    return seams or find_rotary(model)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ def install(model: nn.Module, installed: Installed) -> None:
 def _save_pretrained(model: Any, *args: Any, **options: Any) -> Any:
     """The model's own ``save_pretrained``, for as long as it runs with a config that carries the strategy."""
     rotary = next(m for m in model.modules() if isinstance(m, PatchedRotary))
-    own = model.config
-    model.config = exported_config(own, rotary.strategy, rotary.spec)
+    own, tables = model.config, rotary.main
+    model.config = exported_config(own, tables.strategy, tables.spec)
     try:
         return type(model).save_pretrained(model, *args, **options)
     finally:

@@ -14,9 +14,10 @@ from extrapolate.errors import ModelError, StrategyError
 from extrapolate.models.attention import BoundedLayer
 from extrapolate.models.examine import banded, trial
 from extrapolate.models.export import check_length
-from extrapolate.models.families import RotarySeam, deviation, expand, read_spec, saved_entry
+from extrapolate.models.families import RotarySeam, deviation, lay_out, saved_entry, spec_of
 from extrapolate.models.installed import Installed, install, seams_of
-from extrapolate.models.rotary import PatchedRotary
+from extrapolate.models.layers import Layers, choose
+from extrapolate.models.rotary import PatchedRotary, Tables
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.names import build
@@ -33,16 +34,18 @@ class Patch:
     Attributes:
         model: the model that was patched.
         strategy: what it runs now.
-        spec: what was read from its config.
+        spec: what was read from its config, of the layers that run it.
+        layers: which layers run it, in words: ``all``, layer types, or indices.
         varies_with_length: whether a text's length changes the frequencies; then each length needs its own pass.
     """
 
     def __init__(
-        self, model: nn.Module, strategy: Strategy, spec: RopeSpec, length: int | None, before: Installed
+        self, model: nn.Module, strategy: Strategy, spec: RopeSpec, length: int | None, layers: str, before: Installed
     ) -> None:
         self.model = model
         self.strategy = strategy
         self.spec = spec
+        self.layers = layers
         self.varies_with_length = length is None and strategy.varies_with_length(spec)
         self._before = before  # what stood in the seams when this patch came
         self._restored = False
@@ -72,7 +75,12 @@ class Patch:
 
 
 def patch(
-    model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None, length: int | None = None
+    model: nn.Module,
+    strategy: Strategy,
+    *,
+    pretrained_length: int | None = None,
+    length: int | None = None,
+    layers: Layers = None,
 ) -> Patch:
     """Replace the rotary embedding of a loaded model by a strategy.
 
@@ -92,6 +100,9 @@ def patch(
         strategy: any :class:`Strategy`.
         pretrained_length: tokens; overrides the config.
         length: tokens of the longest text, for a strategy that depends on it; each call's own when left out.
+        layers: which layers run it: ``"all"``, a layer type of the config such as ``"full_attention"``, or indices.
+            Left out, all layers that share one rotary embedding, and where layer types have frequencies of their own
+            (Gemma 3, OLMo 3) the global ones; the others stay as the checkpoint ships them.
 
     Returns:
         A handle with ``restore()``.
@@ -112,35 +123,46 @@ def patch(
         own = build(saved.get("strategy"))
         strategy = own if own.changes_attention else strategy  # tables of cos and sin are in the spec
     seams = seams_of(model)
-    spec = read_spec(model.config, pretrained_length)
-    for seam in seams:
+    specs = [spec_of(seam, model.config, pretrained_length) for seam in seams]
+    for seam, spec in zip(seams, specs, strict=True):
         _check_seam(model, spec, seam)
+    choice = choose(model, seams, layers)
+    spec = next(spec for seam, spec in zip(seams, specs, strict=True) if choice.takes(seam))
     strategy.bands(spec, length or spec.pretrained_length)  # refuses settings that do not fit the model
-    rotaries = {
-        seam.name: PatchedRotary(strategy, spec, seam, length, identity=strategy.changes_attention) for seam in seams
-    }
+    in_bands = strategy.changes_attention or choice.indices is not None
+    tables: dict[str, dict[str | None, Tables]] = {}
+    # those that run the strategy first: the others stay as shipped
+    for seam, read in sorted(zip(seams, specs, strict=True), key=lambda pair: not choice.takes(pair[0])):
+        runs = strategy if choice.takes(seam) else Shipped()
+        tables.setdefault(seam.name, {})[seam.layer_type] = Tables(runs, read, seam, length, identity=in_bands)
+    rotaries = {name: PatchedRotary(found) for name, found in tables.items()}
     before, stock = Installed.now(model, seams), Installed.stock(model)
     try:
-        if strategy.changes_attention:
-            install(model, banded(model, strategy, spec, length, stock, rotaries))
+        if in_bands:
+            install(model, banded(model, strategy, choice.indices, length, stock, rotaries))
         else:
             install(model, replace(stock, modules={**stock.modules, **rotaries}))
             _prove(model, strategy, spec, length, rotaries)
     except BaseException:
         install(model, before)
         raise
-    return Patch(model, strategy, spec, length, before)
+    return Patch(model, strategy, spec, length, choice.label, before)
 
 
 @contextlib.contextmanager
 def patched(
-    model: nn.Module, strategy: Strategy, *, pretrained_length: int | None = None, length: int | None = None
+    model: nn.Module,
+    strategy: Strategy,
+    *,
+    pretrained_length: int | None = None,
+    length: int | None = None,
+    layers: Layers = None,
 ) -> Iterator[Patch]:
     """Run a model under a strategy; on exit, also after an exception, it is exactly what it was on entry.
 
     Arguments and errors are those of :func:`patch`.
     """
-    handle = patch(model, strategy, pretrained_length=pretrained_length, length=length)
+    handle = patch(model, strategy, pretrained_length=pretrained_length, length=length, layers=layers)
     try:
         yield handle
     finally:
@@ -161,9 +183,10 @@ def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
         )
     off = deviation(seam, spec)
     if off > BUFFER_TOLERANCE:
+        which = "" if seam.layer_type is None else f"{seam.layer_type}_"
         warnings.warn(
-            f"{who}: {seam.name}.inv_freq is up to {off:.3g} times off what the config implies (theta {spec.theta:g}); "
-            "the patch uses the config, but the unpatched model does not",
+            f"{who}: {seam.name}.{which}inv_freq is up to {off:.3g} times off what the config implies (theta "
+            f"{spec.theta:g}); the patch uses the config, but the unpatched model does not",
             stacklevel=3,
         )
 
@@ -183,7 +206,27 @@ def _prove(
     claims = isinstance(factor, float) and factor > 1 and not varies
     if claims and expected.equal(Plain().frequencies(spec, length)):
         raise StrategyError(f"{strategy.label} changes nothing on this model (rotary_dim {spec.rotary_dim})")
-    positions = torch.arange(length)[None] if varies else torch.arange(0, length, max(1, length // 64))[None]
+    for name, module in replacements.items():
+        for kind, tables in module.tables.items():
+            off, tolerance = _off(module, kind, tables, declared)
+            if not off <= tolerance:
+                raise ModelError(
+                    f"{type(model).__name__}: {name} is off its closed form by {off:.3g} under {tables.strategy!r}"
+                )
+    if not _called(model, replacements):
+        raise ModelError(
+            f"{type(model).__name__}: the forward pass never asks {', '.join(replacements)} for its tables, so "
+            f"{strategy!r} would change nothing"
+        )
+
+
+def _off(module: PatchedRotary, kind: str | None, tables: Tables, declared: int | None) -> tuple[float, float]:
+    """How far a module's tables are from their closed form in float64, and how far they may be."""
+    spec = tables.spec
+    length = min(declared or spec.pretrained_length, spec.pretrained_length)
+    expected = tables.strategy.frequencies(spec, declared or length)
+    whole = tables.varies or tables.seam.form == "sinusoid"  # which cannot be asked for single positions
+    positions = torch.arange(length)[None] if whole else torch.arange(0, length, max(1, length // 64))[None]
     phases = positions[..., None].double() * expected.inv_freq.double()
     radius = torch.full_like(phases[..., :1], expected.attention_factor)
     if expected.start_inv_freq is not None:
@@ -191,36 +234,33 @@ def _prove(
         phases = torch.where(start, positions[..., None].double() * expected.start_inv_freq.double(), phases)
         radius = torch.where(start, 1.0, radius)
     tolerance = 1e-6 + 2.0**-23 * length  # a float32 phase is off by half a unit in its last place
-    for name, module in replacements.items():
-        cos, sin = module(torch.zeros(1, 1, 1), positions)
-        for table, form in ((cos, phases.cos()), (sin, phases.sin())):
-            error = (table.double() - expand(form * radius, module.seam.form)).abs().max().item()
-            if error > tolerance * max(1.0, expected.attention_factor):
-                raise ModelError(
-                    f"{type(model).__name__}: {name} is off its closed form by {error:.3g} under {strategy!r}"
-                )
-    silent = _uncalled(model, replacements)
-    if silent:
-        raise ModelError(
-            f"{type(model).__name__}: the forward pass never asks {', '.join(silent)} for its tables, so {strategy!r} "
-            "would change nothing"
-        )
+    cos, sin = phases.cos() * radius, phases.sin() * radius
+    if tables.seam.form == "sinusoid":
+        found: Any = module((1, length), 0)
+        if found.dtype != torch.float32:  # in the dtype of the checkpoint's own table
+            tolerance += torch.finfo(found.dtype).eps
+        cos, sin = cos[0], sin[0]
+    else:
+        found = module(torch.zeros(1, 1, 1), positions, kind)
+    pairs = zip(_parts(found), _parts(lay_out(cos, sin, tables.seam.form)), strict=True)
+    off = max((f.cpu().to(e.dtype) - e).abs().max().item() for f, e in pairs)
+    return off, tolerance * max(1.0, expected.attention_factor)
 
 
-def _uncalled(model: nn.Module, replacements: Mapping[str, nn.Module]) -> list[str]:
-    """Names of the replaced modules that a two-token pass does not call."""
+def _parts(found: Any) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _called(model: nn.Module, replacements: Mapping[str, nn.Module]) -> bool:
+    """Whether a two-token pass asks one of the replaced modules; a model may hold others that it never uses."""
     parameters = list(model.parameters())
     if not parameters or any(p.is_meta for p in parameters):
-        return []  # nothing to run: offloaded or not materialised yet
-    called: set[str] = set()
-
-    def note(name: str) -> Any:
-        return lambda *_: called.add(name)
-
-    hooks = [module.register_forward_pre_hook(note(name)) for name, module in replacements.items()]
+        return True  # nothing to run: offloaded or not materialised yet
+    called: list[nn.Module] = []
+    hooks = [m.register_forward_pre_hook(lambda module, _: called.append(module)) for m in replacements.values()]
     try:
         trial(model, torch.zeros(1, 2, dtype=torch.long), "verify the patch")
     finally:
         for hook in hooks:
             hook.remove()
-    return sorted(set(replacements) - called)
+    return bool(called)

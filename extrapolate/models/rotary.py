@@ -1,10 +1,13 @@
 """The module that stands where a patched model's rotary module stood."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from extrapolate.errors import ModelError
-from extrapolate.models.families import RotarySeam, expand
+from extrapolate.models.families import RotarySeam, lay_out
 from extrapolate.rope import Frequencies, RopeSpec, cos_sin
 from extrapolate.strategies.base import Strategy
 
@@ -30,29 +33,106 @@ def text_length(strategy: Strategy, spec: RopeSpec, declared: int | None, start:
     return stop if declared is None else declared
 
 
-class PatchedRotary(nn.Module):
-    """Stands where the model's rotary module stood: ``(x, position_ids) → (cos, sin)`` of a strategy.
+class Tables:
+    """Cos and sin of one strategy on one set of frequencies of a rotary module.
 
     Frequencies are float32 plain attributes, so no cast or move of the model can round them; phases are formed in
-    float32 and cast at the very end. The original module is kept aside, outside the module tree.
+    float32 and cast at the very end.
     """
 
     def __init__(
         self, strategy: Strategy, spec: RopeSpec, seam: RotarySeam, length: int | None = None, identity: bool = False
     ) -> None:
-        super().__init__()
         self.strategy = strategy
         self.spec = spec
-        self.seam = seam  # a plain attribute: the original module in it is no submodule
+        self.seam = seam
         self.length = length  # declared
         self.identity = identity  # the attention function rotates instead
         self.varies = length is None and strategy.varies_with_length(spec)
-        self._standing = strategy.frequencies(spec, length or spec.pretrained_length)
+        self.standing = strategy.frequencies(spec, length or spec.pretrained_length)
+
+    def frequencies(self, length: int) -> Frequencies:
+        """The strategy's frequencies for a text of ``length`` tokens."""
+        if not self.varies:
+            return self.standing
+        return self.strategy.frequencies(self.spec, length)
+
+    def __call__(self, position_ids: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(batch, T) or (axes, batch, T) → cos and sin, (batch, T, d/2) float32 each.
+
+        Raises:
+            ModelError: when a length-dependent strategy meets keys that an earlier call rotated for another length, or
+                a text longer than declared, or axes disagree where the attention function rotates.
+        """
+        if position_ids.ndim == 3:
+            position_ids = position_ids[-3:]  # text, height, width; some put an index before them
+            if bool((position_ids == position_ids[0]).all()):
+                position_ids = position_ids[0]
+        if self.identity:
+            if position_ids.ndim == 3:
+                raise ModelError("positions of images cannot be changed: bands take texts only")
+            ones = torch.ones(*position_ids.shape, self.seam.pairs, device=device)
+            return ones, torch.zeros_like(ones)
+        if position_ids.ndim == 3:
+            return self._by_axis(position_ids, device)
+        if self.varies:
+            return self._by_row(position_ids)
+        if self.length is not None:
+            text_length(self.strategy, self.spec, self.length, 0, int(position_ids.max()) + 1)
+        return cos_sin(self.standing, position_ids.to(device))
+
+    def _by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
+        stop = int(max(lengths))
+        text_length(self.strategy, self.spec, None, stop - position_ids.shape[-1], stop)
+        rows = [cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
+        return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
+
+    def _by_axis(self, position_ids: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        if self.seam.axes is None or self.varies:
+            raise ModelError(
+                f"{self.seam.name}: position ids of shape {tuple(position_ids.shape)}, text, height and width, that "
+                f"differ are not understood under {self.strategy.name}"
+            )
+        axes = torch.tensor(self.seam.axes, device=device)
+        cos, sin = cos_sin(self.standing, position_ids.to(device))  # (3, batch, T, d/2)
+        which = axes.expand(1, *cos.shape[1:])
+        return cos.gather(0, which)[0], sin.gather(0, which)[0]
+
+
+class PatchedRotary(nn.Module):
+    """Stands where the model's rotary module stood: ``(x, position_ids) → (cos, sin)`` of a strategy.
+
+    The original module is kept aside, outside the module tree.
+
+    Args:
+        tables: one for each layer type that the module serves, those that a strategy was chosen for first; None for a
+            module that serves all layers alike.
+    """
+
+    def __init__(self, tables: Mapping[str | None, Tables]) -> None:
+        super().__init__()
+        self.tables = dict(tables)  # plain attributes: the original module in them is no submodule
+        if self.seam.form == "sinusoid":
+            self.weight = self.original.weight  # a part of the checkpoint, so of the state_dict
+        config = self.original.__dict__.get("config")
+        if config is not None:
+            self.config = config  # read by the model's own code (Granite SWA)
+
+    @property
+    def main(self) -> Tables:
+        """The first of the tables."""
+        return next(iter(self.tables.values()))
 
     @property
     def original(self) -> nn.Module:
         """The module that the checkpoint came with."""
-        return self.seam.module
+        return self.main.seam.module
+
+    @property
+    def seam(self) -> RotarySeam:
+        """Of the first tables."""
+        return self.main.seam
 
     @property
     def inv_freq(self) -> Tensor:
@@ -60,45 +140,41 @@ class PatchedRotary(nn.Module):
 
         For a length-dependent strategy those at the declared length, or at the pretrained one.
         """
-        return self._standing.inv_freq
+        return self.main.standing.inv_freq
 
     @property
     def attention_scaling(self) -> float:
         """Factor on cos and sin, under transformers' name for it."""
-        return self._standing.attention_factor
+        return self.main.standing.attention_factor
 
-    def frequencies(self, length: int) -> Frequencies:
-        """The strategy's frequencies for a text of ``length`` tokens."""
-        if not self.varies:
-            return self._standing
-        return self.strategy.frequencies(self.spec, length)
+    def under(self, strategy: Strategy) -> "PatchedRotary":
+        """The same with another strategy, each text's own length, and tables that rotate."""
+        return PatchedRotary({kind: Tables(strategy, t.spec, t.seam) for kind, t in self.tables.items()})
 
-    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Cos and sin tables for ``position_ids`` (batch, T), each (batch, T, d), d/2 in single form, in x's dtype.
+    def forward(self, x: Any, position_ids: Any = 0, layer_type: str | None = None) -> Any:
+        """Tables for ``position_ids`` (batch, T), each (batch, T, d), d/2 in single form, in x's dtype.
+
+        A table of sinusoids is asked with the shape of the ids and what is cached instead (RoFormer).
 
         Raises:
-            ModelError: when a length-dependent strategy meets keys that an earlier call rotated for another length, or
-                a text longer than declared.
+            ModelError: as :class:`Tables` does.
         """
-        if self.identity:
-            ones = x.new_ones(*position_ids.shape, self.seam.pairs, dtype=torch.float32)
-            cos, sin = ones, torch.zeros_like(ones)
-        elif self.varies:
-            cos, sin = self._tables_by_row(position_ids)
-        else:
-            if self.length is not None:
-                text_length(self.strategy, self.spec, self.length, 0, int(position_ids.max()) + 1)
-            cos, sin = cos_sin(self._standing, position_ids.to(x.device))
-        dtype, form = x.dtype if self.seam.casts else cos.dtype, self.seam.form
-        return expand(cos, form).to(x.device, dtype), expand(sin, form).to(x.device, dtype)
-
-    def _tables_by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
-        stop = int(max(lengths))
-        text_length(self.strategy, self.spec, None, stop - position_ids.shape[-1], stop)
-        rows = [cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
-        return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
+        tables = self.tables[layer_type if layer_type in self.tables else None]
+        form = tables.seam.form
+        if form == "sinusoid":
+            weight = self.original.get_parameter("weight")
+            start, count = int(position_ids), int(x[1])
+            cos, sin = tables(torch.arange(start, start + count)[None], weight.device)
+            return lay_out(cos[0], sin[0], form).to(weight.device, weight.dtype)
+        cos, sin = tables(position_ids, x.device)
+        found = lay_out(cos, sin, form)
+        if form == "complex":
+            return found.to(x.device)
+        dtype = x.dtype if tables.seam.casts else torch.float32
+        return tuple(table.to(x.device, dtype) for table in found)
 
     def extra_repr(self) -> str:
         """The strategy, in the model's printed form."""
-        return repr(self.strategy)
+        if len(self.tables) == 1:
+            return repr(self.main.strategy)
+        return ", ".join(f"{kind}: {tables.strategy!r}" for kind, tables in self.tables.items())

@@ -10,7 +10,7 @@ import torch
 
 from extrapolate.errors import StrategyError
 from extrapolate.models.export import STILL, rope_parameter_forms
-from extrapolate.models.families import SAVED, read_spec
+from extrapolate.models.families import SAVED, layer_types, read_spec
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies import Plain, Shipped, Strategy
 from extrapolate.strategies.names import describe
@@ -30,15 +30,20 @@ def exported_config(config: Any, strategy: Strategy, spec: RopeSpec) -> Any:
     if isinstance(strategy, Shipped):
         return config
     why = f"{type(config).__name__} takes no rope_parameters that imply it"
+    several = bool(layer_types(config))
+    if several:
+        why = "its layer types have frequencies of their own"
     try:
-        takes_them = getattr(config.get_text_config(), "rope_parameters", None) is not None  # not remote code of v4
+        takes_them = (
+            getattr(config.get_text_config(), "rope_parameters", None) is not None and not several
+        )  # not remote code of v4
         for parameters in rope_parameter_forms(strategy, spec) if takes_them else ():
             candidate = _written(config, parameters, strategy, spec)
             if _implies(candidate, strategy, spec):
                 return candidate
     except StrategyError as error:
         why = str(error)
-    remembered = describe(strategy) is not None
+    remembered = describe(strategy) is not None and not several
     again = "xt.load_model applies it again by itself; after another loader" if remembered else "after loading"
     warnings.warn(
         f"the saved config does not carry {strategy.label} ({why}): {again}, "
