@@ -320,6 +320,8 @@ def _indices(banded: Banded, first: int, count: int, before: int, sliding_window
 
 def _refuse(module: nn.Module, mask: Tensor | None, dropout: float, others: dict[str, Any]) -> None:
     who = type(module).__name__
+    if mask is not None and mask.shape[1:] != (1, 1, 3) and PROBE.get() is not None:
+        raise ModelError(f"{who} makes a mask of its own for keys of its own, which bands do not know")
     if mask is not None and (mask.shape[1:] != (1, 1, 3) or mask.dtype != torch.long):
         raise ModelError(f"{who}: bands take a (batch, length) mask of padding, got one of shape {tuple(mask.shape)}")
     if dropout:
@@ -489,6 +491,8 @@ def starts(
         ModelError: for packed sequences, custom masks, and padding in the middle of a text.
     """
     if others.get("use_vmap") or (not allow_is_causal_skip and q_length > 1):
+        if PROBE.get() is not None:
+            raise ModelError("its attention asks for a whole mask of length × length to work on, which bands never make")
         raise ModelError("bands know one causal text a row: packed sequences and custom masks are not supported")
     device = others.get("device") or (attention_mask.device if attention_mask is not None else None)
     before = torch.zeros(batch_size, dtype=torch.long, device=device)

@@ -1,5 +1,6 @@
 """Whether a model's attention can run in bands, told from a few tokens, and what each layer needs for it."""
 
+import contextlib
 import copy
 import math
 import re
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from extrapolate.errors import ModelError, first_line
 from extrapolate.models.attention import NAME, PROBE, Banded, Probe, Seat, Turn, register
@@ -59,15 +61,20 @@ def banded(
     expected = _hidden(model)
     configs = _rerouted(stock.configs)
     install(model, replace(plain, configs=configs))
-    turned: dict[int, tuple[Tensor, Tensor]] = {}
+    turned: dict[int, list[tuple[Tensor, Tensor]]] = {}  # in the order of the calls: a layer may be run repeatedly
     tables = [found for rotary in rotaries.values() for found in rotary.tables.values()]
     bare = Seat(Banded(Plain(), tables[0].spec), None)
 
     def note(module: nn.Module, query: Tensor, key: Tensor) -> Seat:
-        turned[id(module)] = (query, key)
+        turned.setdefault(id(module), []).append((query, key))
         return bare
 
-    _hidden(model, note)
+    try:
+        _hidden(model, note)
+    except ModelError as error:
+        if turned or error.__cause__ is None:  # it says itself what it is
+            raise
+        raise ModelError(f"{who}: no layer calls transformers' attention interface ({error})") from error
     install(model, Installed({**stock.modules, **rotaries}, {}, configs))
     positions = torch.arange(PROBE_TOKENS)
     ladders = [cos_sin(Plain().frequencies(found.spec, PROBE_TOKENS), positions) for found in tables]
@@ -75,11 +82,13 @@ def banded(
     seen: dict[int, tuple[int, Turn | None]] = {}
 
     def recognise(module: nn.Module, query: Tensor, key: Tensor) -> Seat:
-        if id(module) not in turned:
+        if not turned.get(id(module)):
             raise ModelError(f"{who}: {type(module).__name__} reaches the attention function in some passes only")
+        rotated = turned[id(module)].pop(0)
         best, which, turn = min(
-            (_miss((query, key), turned[id(module)], turn, ladder), which, n)
+            (_miss((query, key), rotated, turn, ladder), which, n)
             for which, ladder in enumerate(ladders)
+            if 2 * ladder[0].shape[-1] <= query.shape[-1]
             for n, turn in enumerate(_turns(query.shape[-1], ladder[0].shape[-1]))
         )
         if not best < TOLERANCE.get(query.dtype, 0.1):
@@ -131,7 +140,7 @@ def _aside(model: Any, names: list[str]) -> dict[str, str]:
     found = {}
     for name, module in model.named_modules():
         index = index_of(module, name)
-        kind = str(kinds[index]) if index is not None and index < len(kinds) else ""
+        kind = str(kinds[index]) if index is not None and 0 <= index < len(kinds) else ""
         other = any(word in kind for word in ("linear", "conv", "mamba", "recurrent"))  # no attention by positions
         if name not in names and re.sub(r"\.\d+\.", ".*.", name) in places and not other:
             found[name] = type(module).__name__
@@ -182,7 +191,18 @@ def _hidden(model: Any, probe: Probe | None = None) -> Tensor:
         output = trial(model, (torch.arange(PROBE_TOKENS)[None] * 7 + 3) % vocabulary, "examine its attention")
     finally:
         PROBE.reset(token)
-    found: Tensor = output.last_hidden_state
+    found: Tensor = output.last_hidden_state if hasattr(output, "last_hidden_state") else output.logits
+    return found
+
+
+def body_of(model: Any) -> nn.Module:
+    """The part of a language model that ends in hidden states."""
+    body: Any = model
+    with contextlib.suppress(Exception):  # models without one say so in several ways
+        body = model.get_decoder()
+    if body is model or not isinstance(body, PreTrainedModel):  # ModernBERT's "decoder" is its head
+        body = getattr(model, "base_model", model)
+    found: nn.Module = body
     return found
 
 
@@ -196,8 +216,7 @@ def trial(model: Any, tokens: Tensor, purpose: str) -> Any:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        body = getattr(model, "base_model", model)
-        return body(input_ids=tokens.to(next(model.parameters()).device), use_cache=False)
+        return body_of(model)(input_ids=tokens.to(next(model.parameters()).device), use_cache=False)
     except ModelError:
         raise
     except Exception as error:

@@ -86,7 +86,6 @@ def find_rotary(model: nn.Module) -> list[RotarySeam]:
         ModelError: by the model's name, with what was looked for, when there is none or one is not understood.
     """
     who = type(model).__name__
-    width = _head_width(model)
     seams = []
     for name, module in _text_modules(model):
         buffers = [b for b, _ in module.named_buffers(recurse=False) if b.endswith("inv_freq") and "original" not in b]
@@ -96,8 +95,9 @@ def find_rotary(model: nn.Module) -> list[RotarySeam]:
         table = module._buffers.get("embed_positions")
         if table is not None and table.ndim == 2:  # GPT-J, CodeGen
             seams.append(_understand(who, name, module, None, table.shape[1] // 2))
-        if isinstance(module, nn.Embedding) and name.endswith("embed_positions") and module.embedding_dim == width:
-            seams.append(_understand(who, name, module, None, width // 2))  # RoFormer; XGLM's is as wide as the model
+        of_heads = isinstance(module, nn.Embedding) and name.endswith("embed_positions")
+        if of_heads and module.embedding_dim == _head_width(model):
+            seams.append(_understand(who, name, module, None, module.embedding_dim // 2))  # RoFormer; XGLM adds its own
     if not seams:
         raise ModelError(
             f"{who} has no rotary embedding that can be patched: looked for a module with an `inv_freq` buffer or a "

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from extrapolate.errors import ModelError
 from extrapolate.models.families import RotarySeam, lay_out
-from extrapolate.rope import Frequencies, RopeSpec, cos_sin
+from extrapolate.rope import Frequencies, RopeSpec, cos_sin, unit_circle
 from extrapolate.strategies.base import Strategy
 
 
@@ -33,6 +33,12 @@ def text_length(strategy: Strategy, spec: RopeSpec, declared: int | None, start:
     return stop if declared is None else declared
 
 
+def _polar(frequencies: Frequencies, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`cos_sin`, by the function that makes tables of complex numbers, whose last bits differ."""
+    table = unit_circle(frequencies, positions)
+    return table.real, table.imag
+
+
 class Tables:
     """Cos and sin of one strategy on one set of frequencies of a rotary module.
 
@@ -50,6 +56,7 @@ class Tables:
         self.identity = identity  # the attention function rotates instead
         self.varies = length is None and strategy.varies_with_length(spec)
         self.standing = strategy.frequencies(spec, length or spec.pretrained_length)
+        self._at = _polar if seam.form == "complex" else cos_sin
 
     def frequencies(self, length: int) -> Frequencies:
         """The strategy's frequencies for a text of ``length`` tokens."""
@@ -79,13 +86,13 @@ class Tables:
             return self._by_row(position_ids)
         if self.length is not None:
             text_length(self.strategy, self.spec, self.length, 0, int(position_ids.max()) + 1)
-        return cos_sin(self.standing, position_ids.to(device))
+        return self._at(self.standing, position_ids.to(device))
 
     def _by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
         stop = int(max(lengths))
         text_length(self.strategy, self.spec, None, stop - position_ids.shape[-1], stop)
-        rows = [cos_sin(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
+        rows = [self._at(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
         return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
 
     def _by_axis(self, position_ids: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -95,7 +102,7 @@ class Tables:
                 f"differ are not understood under {self.strategy.name}"
             )
         axes = torch.tensor(self.seam.axes, device=device)
-        cos, sin = cos_sin(self.standing, position_ids.to(device))  # (3, batch, T, d/2)
+        cos, sin = self._at(self.standing, position_ids.to(device))  # (3, batch, T, d/2)
         which = axes.expand(1, *cos.shape[1:])
         return cos.gather(0, which)[0], sin.gather(0, which)[0]
 
@@ -115,9 +122,15 @@ class PatchedRotary(nn.Module):
         self.tables = dict(tables)  # plain attributes: the original module in them is no submodule
         if self.seam.form == "sinusoid":
             self.weight = self.original.weight  # a part of the checkpoint, so of the state_dict
-        config = self.original.__dict__.get("config")
-        if config is not None:
-            self.config = config  # read by the model's own code (Granite SWA)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the model's own code reads of its rotary module beside calling it: ``config``, ``layer_types``."""
+        tables = self.__dict__.get("tables")
+        if tables and not name.startswith("_"):
+            original = next(iter(tables.values())).seam.module
+            if name in original.__dict__:
+                return original.__dict__[name]
+        return super().__getattr__(name)
 
     @property
     def main(self) -> Tables:
@@ -162,16 +175,24 @@ class PatchedRotary(nn.Module):
         tables = self.tables[layer_type if layer_type in self.tables else None]
         form = tables.seam.form
         if form == "sinusoid":
-            weight = self.original.get_parameter("weight")
             start, count = int(position_ids), int(x[1])
-            cos, sin = tables(torch.arange(start, start + count)[None], weight.device)
-            return lay_out(cos[0], sin[0], form).to(weight.device, weight.dtype)
+            return self._sinusoids(tables, start, start + count)
         cos, sin = tables(position_ids, x.device)
         found = lay_out(cos, sin, form)
         if form == "complex":
             return found.to(x.device)
         dtype = x.dtype if tables.seam.casts else torch.float32
         return tuple(table.to(x.device, dtype) for table in found)
+
+    def _sinusoids(self, tables: Tables, start: int, stop: int) -> Tensor:
+        """(T, d), from the checkpoint's own table where it has the row and the strategy changes nothing."""
+        weight = self.original.get_parameter("weight")
+        cos, sin = tables(torch.arange(start, stop)[None], weight.device)
+        found: Tensor = lay_out(cos[0], sin[0], "sinusoid").to(weight.device, weight.dtype)
+        known = weight[start:stop]
+        if len(known) and tables.frequencies(stop).equal(tables.spec.shipped) and not tables.identity:
+            found[: len(known)] = known
+        return found
 
     def extra_repr(self) -> str:
         """The strategy, in the model's printed form."""

@@ -1,0 +1,110 @@
+"""Every RoPE architecture of transformers: which seams it has, and that a patch there does what it says, bit for bit."""
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import extrapolate as xt
+from experiments.families import NOT_BUILT, architectures, length_of, look_at, page, tiny_model
+from extrapolate.models.families import RotarySeam, find_rotary
+from extrapolate.rope import base_frequencies
+from tests.conftest import logits, tokens
+from tests.test_patch import same, snapshot
+
+PAGE = Path(__file__).parent.parent / "docs" / "families.md"
+DOZEN = {
+    "llama": "",
+    "qwen3": "head_dim that is not hidden/heads",
+    "phi": "partial rotary",
+    "cohere2": "interleaved pairs, global layers without rotation",
+    "gemma3_text": "frequencies of their own for global and sliding layers",
+    "deepseek_v3": "decoupled part of multi-head latent attention",
+    "llama4_text": "one complex number a pair",
+    "qwen3_5_text": "multi-section rotary, layers of linear attention",
+    "gptj": "a table of sinusoids",
+    "roformer": "a table of sinusoids that ends",
+    "nanochat": "turns backwards",
+    "phimoe": "computes its frequencies in every call",
+    "granite_swa": "one rotary module for each theta",
+}
+"""Of the default test run, by what is special about them."""
+
+EVERY = [
+    pytest.param(name, marks=() if name in DOZEN else pytest.mark.families)
+    for name in architectures()
+    if name not in NOT_BUILT
+]
+
+
+def rotary_parts(model: Any) -> list[RotarySeam]:
+    try:
+        return find_rotary(model)
+    except xt.ModelError as error:
+        assert "has no rotary embedding that can be patched" in str(error)
+        pytest.skip("no rotary embedding")
+
+
+def stretched(model: Any, seams: list[RotarySeam], factor: float) -> None:
+    """Position interpolation done to the model's own modules, without a line of the package: m becomes m / factor."""
+    for seam in seams:
+        module = seam.module
+        if seam.buffer is not None:
+            if "rope_init_fn" in vars(module):
+                own = module.rope_init_fn
+                module.rope_init_fn = lambda config, own=own: (own(config)[0] / factor, own(config)[1])
+            seam.buffer.div_(factor)
+            continue
+        table = module.weight if seam.form == "sinusoid" else module.embed_positions
+        angles = torch.arange(len(table)).double()[:, None] / factor
+        angles = angles * 10000.0 ** -(torch.arange(0, table.shape[1], 2).double() / table.shape[1])
+        table.data.copy_(torch.cat((angles.sin(), angles.cos()), dim=1))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_architecture(name: str) -> None:
+    torch.set_num_threads(1)
+    model = tiny_model(name)
+    seams, config, given = rotary_parts(model), model.config.get_text_config(), length_of(model)
+    ids = tokens(48)
+    stock, before = logits(model, ids), snapshot(model)
+
+    with xt.patched(model, xt.Shipped(), pretrained_length=given):
+        assert torch.equal(logits(model, ids), stock), "shipped"
+    with xt.patched(model, xt.Plain(), pretrained_length=given) as handle:
+        spec = handle.spec
+        default = spec.shipped_type == "default"
+        assert torch.equal(logits(model, ids), stock) or not default, "plain"
+    assert spec.pretrained_length == (getattr(config, "max_position_embeddings", None) or 64) or not default
+    changed = [s for s in seams if handle.layers == "all" or s.layer_type in handle.layers.split(",")]
+    assert spec.rotary_dim == 2 * changed[0].pairs
+    if default and changed[0].buffer is not None:
+        torch.testing.assert_close(changed[0].buffer, base_frequencies(spec.theta, spec.rotary_dim), rtol=1e-6, atol=0)
+
+    with xt.patched(model, xt.Linear(factor=4), pretrained_length=given):
+        found = logits(model, ids)
+    assert (found - stock).abs().max() > 0
+    assert same(snapshot(model), before)
+    assert torch.equal(logits(model, ids), stock), "restored"
+    if default:
+        other = copy.deepcopy(model)
+        stretched(other, [s for s in find_rotary(other) if s.layer_type in {c.layer_type for c in changed}], 4)
+        torch.testing.assert_close(found, logits(other, ids), rtol=0, atol=2e-4 * float(stock.abs().max()))
+
+    try:
+        handle = xt.patch(model, xt.ReRoPE(window=1000), pretrained_length=2000)
+    except xt.ModelError as error:
+        assert "\n" not in str(error)
+        assert f"| `{name}` |" in PAGE.read_text(encoding="utf-8")
+    else:
+        with xt.patched(model, xt.Plain(), pretrained_length=given):
+            plain = logits(model, ids)
+        xt.patch(model, xt.ReRoPE(window=1000), pretrained_length=2000)
+        torch.testing.assert_close(logits(model, ids), plain, rtol=0, atol=2e-4 * float(stock.abs().max()))
+        handle.restore()
+    assert same(snapshot(model), before)
