@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verify test test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verify test test-families test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ verify: $(READY) ## every strategy against its independent references
 
 test: $(READY) ## all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-families: $(READY) ## every RoPE architecture of transformers, tiny (half a minute on two cores)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m families
 
 test-slow: $(READY) ## tests of minutes on the real model
 	$(BIN)/python -m pytest -m slow

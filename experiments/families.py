@@ -33,10 +33,12 @@ SMALL = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "max_position_embeddings": 64,
+    "original_max_position_embeddings": 64,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
     "sliding_window": 16,
+    "attention_chunk_size": 16,
     # other words for the same
     "d_model": 64,
     "n_embd": 64,
@@ -116,7 +118,8 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek_v3": LATENT,
     "deepseek_v32": LATENT,
     "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
-    "dots3_note_audio": {"adapter_in_dim": 64},
+    "dots3_note_audio_encoder": {"adapter_input_size": 64, "adapter_out_dim": 64},
+    "dots3_note_vision_encoder": {"adapter_in_dim": 64, "adapter_out_dim": 64},
     "dots3_note_text": {
         "num_key_value_heads": 4,
         "head_dim": 32,
@@ -230,9 +233,13 @@ def tiny_model(model_type: str, **changes: Any) -> Any:
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(config)
         with torch.no_grad():
-            for parameter in model.parameters():
+            for name, parameter in model.named_parameters():
                 if parameter.ndim >= 2 and parameter.requires_grad:
                     parameter.normal_(std=0.2)
+                elif (
+                    not name.endswith("bias") and not parameter.any()
+                ):  # Zaya's keys are multiplied by one that starts at 0
+                    parameter.fill_(1.0)
     return model.eval()
 
 
@@ -299,9 +306,7 @@ def page(families: Iterable[Family]) -> str:
     others = [f"`{name}`" for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if name not in {f.model_type for f in every}]
     lines += [
         "",
-        "No rotary embedding, though their code speaks of one: "
-        + ", ".join(without)
-        + ".",
+        "No rotary embedding, though their code speaks of one: " + ", ".join(without) + ".",
         "",
         "No rotary embedding in their code: " + ", ".join(others) + ".",
         "",

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,22 @@ PLANS_KEPT = 4
 
 ATTRIBUTE = "_extrapolate"
 """Where an attention module finds the :class:`Seat` of its patch."""
+
+
+class Start(NamedTuple):
+    """Where a row of a batch stands, as far as a mask says it.
+
+    Attributes:
+        key: slot of the first key.
+        query: slot of the first query.
+        before: padding before the text.
+        window: keys that a query sees, itself included; of -n the keys of its own chunk of n; 0 for all before it.
+    """
+
+    key: int
+    query: int
+    before: int
+    window: int
 
 
 @dataclass(frozen=True)
@@ -111,27 +127,27 @@ class Banded:
     length: int | None = None
     plans: dict[tuple[Any, ...], Plan] = field(default_factory=dict)
     most: int = PLANS_KEPT
-    rows: tuple[Tensor, list[tuple[int, int, int]]] | None = None
+    rows: tuple[Tensor, list[Start]] | None = None
     configs: dict[str, Any] = field(default_factory=dict)
 
-    def starts(self, mask: Tensor | None, batch: int, queries: int, keys: int) -> list[tuple[int, int, int]]:
-        """What :func:`starts` said of each row."""
+    def starts(self, mask: Tensor | None, batch: int, queries: int, keys: int, window: int | None) -> list[Start]:
+        """What :func:`starts` said of each row; the window a layer names counts where there is no mask."""
         if mask is None:
-            return [(0, keys - queries, 0)] * batch
+            return [Start(0, keys - queries, 0, window or 0)] * batch
         if self.rows is None or self.rows[0] is not mask:  # read from the device once a pass
-            self.rows = (mask, [(int(key), int(query), int(before)) for key, query, before in mask[:, 0, 0].tolist()])
+            self.rows = (mask, [Start(*map(int, row)) for row in mask[:, 0, 0].tolist()])
         return self.rows[1]
 
-    def plan(self, start: int, stop: int, keys: Tensor, sliding_window: int | None, device: torch.device) -> Plan:
+    def plan(self, start: int, stop: int, keys: Tensor, window: int, device: torch.device) -> Plan:
         """The plan for queries ``start``…``stop - 1`` of a text and keys at the indices ``keys`` (rising)."""
-        where = (start, stop, keys.numel(), int(keys[0]) if keys.numel() else 0, sliding_window, device)
+        where = (start, stop, keys.numel(), int(keys[0]) if keys.numel() else 0, window, device)
         if where not in self.plans:
             while len(self.plans) >= self.most:
                 del self.plans[next(iter(self.plans))]
-            self.plans[where] = self._planned(start, stop, keys, sliding_window, device)
+            self.plans[where] = self._planned(start, stop, keys, window, device)
         return self.plans[where]
 
-    def _planned(self, start: int, stop: int, keys: Tensor, sliding_window: int | None, device: torch.device) -> Plan:
+    def _planned(self, start: int, stop: int, keys: Tensor, window: int, device: torch.device) -> Plan:
         length = text_length(self.strategy, self.spec, self.length, start, stop)
         frequencies = self.strategy.frequencies(self.spec, length)
         queries = torch.arange(start, stop)
@@ -141,11 +157,11 @@ class Banded:
             return cos.to(device), sin.to(device)
 
         bands = self.strategy.bands(self.spec, length)
-        whole = bands == (CAUSAL,) and sliding_window is None and keys.numel() == stop - start
+        whole = bands == (CAUSAL,) and not window and keys.numel() == stop - start
         block = stop - start if whole else BLOCK
         plans = []
         for band in bands:
-            pieces = [(Piece(0, stop - start, causal=True),)] if whole else _pieces(band, queries, keys, sliding_window)
+            pieces = [(Piece(0, stop - start, causal=True),)] if whole else _pieces(band, queries, keys, window)
             bounds = [(piece.start, piece.stop) for found in pieces for piece in found]
             if bounds:
                 first, last = min(a for a, _ in bounds), max(b for _, b in bounds)
@@ -157,7 +173,7 @@ class Banded:
         return Plan(tuple(plans), None if scale is None else scale.to(device), block)
 
 
-def _pieces(band: Band, queries: Tensor, keys: Tensor, sliding_window: int | None) -> list[tuple[Piece, ...]]:
+def _pieces(band: Band, queries: Tensor, keys: Tensor, window: int) -> list[tuple[Piece, ...]]:
     """For each block of queries the runs of keys that all of them see, and those that some see, with a mask."""
     masks: dict[bytes, Tensor] = {}  # most blocks have the same
     found = []
@@ -165,8 +181,10 @@ def _pieces(band: Band, queries: Tensor, keys: Tensor, sliding_window: int | Non
         end = int(torch.searchsorted(keys, part[-1], right=True))  # no key after the last query
         query, key = part[:, None], keys[None, :end]
         covered = band.covers(query, key).expand(part.numel(), end) & (key <= query)
-        if sliding_window is not None:
-            covered = covered & (query - key < sliding_window)
+        if window > 0:
+            covered = covered & (query - key < window)
+        elif window < 0:
+            covered = covered & (query // -window == key // -window)
         kind = covered.any(dim=0).int() + covered.all(dim=0).int()  # 0: seen by none, 1: by some, 2: by all
         edges = [0, *((kind[1:] != kind[:-1]).nonzero().flatten() + 1).tolist(), end]
         pieces = []
@@ -254,10 +272,10 @@ def attention(
         query: (batch, heads, queries, head_dim), unrotated.
         key: (batch, key/value heads, keys, head_dim), unrotated, what was cached included.
         value: (batch, key/value heads, keys, value_dim).
-        attention_mask: what :func:`starts` made, (batch, 1, 1, 3).
+        attention_mask: what :func:`starts` made, (batch, 1, 1, 4).
         scaling: factor on the scores; ``head_dim ** -0.5`` when left out.
         dropout: must be 0.
-        sliding_window: keys this far before their query, and further, are not seen.
+        sliding_window: keys this far before their query, and further, are not seen; where there is a mask it says so.
         softcap: scores become ``softcap·tanh(score / softcap)``.
         s_aux: (heads,) logit of a sink that takes part in the softmax and has no value (gpt-oss).
         **others: what a model passes beside; refused where it would change the result.
@@ -275,18 +293,18 @@ def attention(
     batch, heads, queries, head_dim = query.shape
     scale = head_dim**-0.5 if scaling is None else scaling
     out = query.new_zeros(batch, queries, heads, value.shape[-1])
-    starts = seat.banded.starts(attention_mask, batch, queries, key.shape[2])
-    rows_of: dict[tuple[int, int, int], list[int]] = {}
+    starts = seat.banded.starts(attention_mask, batch, queries, key.shape[2], sliding_window)
+    rows_of: dict[Start, list[int]] = {}
     for row, start in enumerate(starts):
         rows_of.setdefault(start, []).append(row)
     seat.banded.most = max(PLANS_KEPT, 2 * len(rows_of))  # layers of two kinds alternate
-    run = _Run(seat, scale, sliding_window, softcap, s_aux)
-    for (first_slot, first_new, before), rows in rows_of.items():
-        first_query = first_new - before  # its index in the text
+    run = _Run(seat, scale, softcap, s_aux)
+    for start, rows in rows_of.items():
+        first_query = start.query - start.before  # its index in the text
         skip = max(0, -first_query)  # padding
         if skip >= queries:
             continue
-        index = _indices(seat.banded, first_slot, key.shape[2], before, sliding_window)
+        index = _indices(seat.banded, start, key.shape[2])
         seen = (index >= 0) & (index < first_query + queries)  # neither padding nor a static cache's empty end
         low, high = int(seen.int().argmax()), int(seen.sum())
         q, k, v = (x if len(rows) == batch else x[rows] for x in (query, key, value))
@@ -296,6 +314,7 @@ def attention(
             v[:, :, low : low + high],
             first_query + skip,
             index[low : low + high],
+            start.window,
         )
         if len(rows) == batch:
             out[:, skip:] = result
@@ -304,15 +323,15 @@ def attention(
     return out, None
 
 
-def _indices(banded: Banded, first: int, count: int, before: int, sliding_window: int | None) -> Tensor:
+def _indices(banded: Banded, start: Start, count: int) -> Tensor:
     """Index in its text of the key in each slot of the cache, rising; below 0 where there is padding.
 
     A cache of bounded size that has dropped what no query sees still begins with the beginning of the text.
     """
-    index = torch.arange(first - before, first - before + count)
+    index = torch.arange(start.key - start.before, start.key - start.before + count)
     kept = banded.strategy.keeps(banded.spec)
-    if first > 0 and kept is not None and sliding_window is None:
-        if before:
+    if start.key > 0 and kept is not None and not start.window:
+        if start.before:
             raise ModelError("a cache of bounded size takes rows of one length: padding cannot be dropped from it")
         index[: kept[0]] = torch.arange(min(kept[0], count))
     return index
@@ -320,9 +339,9 @@ def _indices(banded: Banded, first: int, count: int, before: int, sliding_window
 
 def _refuse(module: nn.Module, mask: Tensor | None, dropout: float, others: dict[str, Any]) -> None:
     who = type(module).__name__
-    if mask is not None and mask.shape[1:] != (1, 1, 3) and PROBE.get() is not None:
+    if mask is not None and mask.shape[1:] != (1, 1, 4) and PROBE.get() is not None:
         raise ModelError(f"{who} makes a mask of its own for keys of its own, which bands do not know")
-    if mask is not None and (mask.shape[1:] != (1, 1, 3) or mask.dtype != torch.long):
+    if mask is not None and (mask.shape[1:] != (1, 1, 4) or mask.dtype != torch.long):
         raise ModelError(f"{who}: bands take a (batch, length) mask of padding, got one of shape {tuple(mask.shape)}")
     if dropout:
         raise ModelError(f"{who}: attention dropout {dropout:g} is not supported in bands; call model.eval()")
@@ -341,14 +360,13 @@ class _Run:
 
     seat: Seat
     scale: float
-    sliding_window: int | None
     softcap: float | None
     sinks: Tensor | None
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, start: int, keys: Tensor) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, start: int, keys: Tensor, window: int) -> Tensor:
         """(rows, heads, T, d), (rows, kv, S, d), (rows, kv, S, dv) → (rows, T, heads, dv)."""
         rows, heads, queries, _ = query.shape
-        plan = self.seat.banded.plan(start, start + queries, keys, self.sliding_window, query.device)
+        plan = self.seat.banded.plan(start, start + queries, keys, window, query.device)
         rotated = [self._rotate(key[:, :, band.first : band.last], band.key) for band in plan.bands]
         out = query.new_empty(rows, queries, heads, value.shape[-1])
         width = value.shape[-1]
@@ -475,24 +493,28 @@ def starts(
     kv_length: int,  # noqa: ARG001
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
     attention_mask: Tensor | None = None,
+    local_size: int | None = None,
     allow_is_causal_skip: bool = True,
     **others: Any,
 ) -> Tensor:
-    """Transformers' mask function: for each row the slots of the first key and the first query, and the padding before.
+    """Transformers' mask function: for each row a :class:`Start`.
 
     Slots are counted from the first token that the row ever had, padding included. Padding after a text needs no mask:
     no real token sees what comes later.
 
     Returns:
-        (batch, 1, 1, 3) integers: four dimensions, as a finished mask has, so that transformers passes it on as it is.
+        (batch, 1, 1, 4) integers: four dimensions, as a finished mask has, so that transformers passes it on as it is.
 
     Raises:
         ModelError: for packed sequences, custom masks, and padding in the middle of a text.
     """
     if others.get("use_vmap") or (not allow_is_causal_skip and q_length > 1):
         if PROBE.get() is not None:
-            raise ModelError("its attention asks for a whole mask of length × length to work on, which bands never make")
+            raise ModelError(
+                "its attention asks for a whole mask of length × length to work on, which bands never make"
+            )
         raise ModelError("bands know one causal text a row: packed sequences and custom masks are not supported")
     device = others.get("device") or (attention_mask.device if attention_mask is not None else None)
     before = torch.zeros(batch_size, dtype=torch.long, device=device)
@@ -502,8 +524,12 @@ def starts(
         steps = real[:, 1:].int() - real[:, :-1].int()
         if bool(((steps == 1).sum(dim=1) + real[:, 0].int() > 1).any()):
             raise ModelError("attention_mask must mark one run of real tokens in each row, padding before or after it")
+    window = local_size or 0
+    if window and mask_function is not None:  # a window slides, or ends where a chunk begins
+        query, key = before[0] + window, before[0] + 1
+        window = window if bool(mask_function(torch.zeros_like(query), 0, query, key)) else -window
     first = torch.zeros_like(before)
-    return torch.stack((first + kv_offset, first + q_offset, before), dim=1)[:, None, None]
+    return torch.stack((first + kv_offset, first + q_offset, before, first + window), dim=1)[:, None, None]
 
 
 def register() -> None:

@@ -197,11 +197,11 @@ def _hidden(model: Any, probe: Probe | None = None) -> Tensor:
 
 def body_of(model: Any) -> nn.Module:
     """The part of a language model that ends in hidden states."""
-    body: Any = model
-    with contextlib.suppress(Exception):  # models without one say so in several ways
-        body = model.get_decoder()
-    if body is model or not isinstance(body, PreTrainedModel):  # ModernBERT's "decoder" is its head
-        body = getattr(model, "base_model", model)
+    body: Any = getattr(model, "base_model", model)
+    if body is model:
+        with contextlib.suppress(Exception):  # models without one say so in several ways
+            decoder = model.get_decoder()
+            body = decoder if isinstance(decoder, PreTrainedModel) else model
     found: nn.Module = body
     return found
 
