@@ -64,14 +64,17 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
 
 def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[str, Any]:
     strategy: xt.Strategy = instantiate(_with_absolute_paths(cfg.strategy))
-    facts.update(strategy=strategy.name, label=strategy.label, parameters=json_text(strategy.parameters()))
+    layers = None if cfg.layers is None else cfg.layers if isinstance(cfg.layers, str) else list(cfg.layers)
+    label = strategy.label if layers is None else f"{strategy.label}, layers {_words(layers)}"
+    facts.update(strategy=strategy.name, label=label, parameters=json_text(strategy.parameters()))
     facts.update(factor=strategy.parameters().get("factor"))
     evaluation: xt.Perplexity = instantiate(cfg.evaluation)
     facts.update(lengths=evaluation.lengths, evaluation=evaluation.name, protocol=evaluation.protocol)
     facts.update(start_token=evaluation.start_token)
     checkpoint: xt.Checkpoint = instantiate(_with_absolute_paths(cfg.model))
     content = checkpoint.digest()
-    spec, dtype, device = _spec(checkpoint, content), checkpoint.resolved_dtype(), checkpoint.torch_device().type
+    spec = _spec(checkpoint, content, layers if isinstance(layers, str) else None)
+    dtype, device = checkpoint.resolved_dtype(), checkpoint.torch_device().type
     facts.update(dtype=dtype, device=device, attn_implementation=checkpoint.attn_implementation)
     facts.update(
         model_digest=content,
@@ -107,24 +110,26 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         "data": sorted(document.digest for document in documents),
         "evaluation": {**evaluation.identity(), "start_token_id": start_token_id},
         "versions": _versions(),
+        **({} if layers is None else {"layers": layers if isinstance(layers, str) else sorted(layers)}),
     }
     key = cell_key(identity)
     if ledger.finished(key):
-        log.info("%s: reused, finished earlier (cell %s)", strategy.label, key)
-        return {"outcome": "reused", "key": key, "label": strategy.label}
+        log.info("%s: reused, finished earlier (cell %s)", label, key)
+        return {"outcome": "reused", "key": key, "label": label}
 
     model = _model(checkpoint, content)
     _reset_peak_memory(device)
-    with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length) as handle:
+    with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
         passes = f"{len(evaluation.lengths)} passes of up to" if handle.varies_with_length else "one pass of"
-        log.info("%s: %d document(s), %s %d tokens", strategy.label, len(documents), passes, evaluation.min_tokens)
+        log.info("%s: %d document(s), %s %d tokens", label, len(documents), passes, evaluation.min_tokens)
+        facts.update(layers=handle.layers)
         started = time.perf_counter()
         losses = evaluation.losses(
             model,
             documents,
             start_token_id=start_token_id,
             one_pass=not handle.varies_with_length,
-            description=strategy.label if cfg.progress else None,
+            description=label if cfg.progress else None,
         )
         seconds = time.perf_counter() - started
     scores = evaluation.scores(losses)
@@ -148,9 +153,9 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     ledger.write(identity, rows, losses)
     bad = [score.length for score in scores if score.nonfinite]
     if bad:
-        log.warning("%s: losses that are not finite from length %d on", strategy.label, bad[0])
-    log.info("%s: computed in %.1f s (cell %s)", strategy.label, seconds, key)
-    return {"outcome": "computed", "key": key, "label": strategy.label}
+        log.warning("%s: losses that are not finite from length %d on", label, bad[0])
+    log.info("%s: computed in %.1f s (cell %s)", label, seconds, key)
+    return {"outcome": "computed", "key": key, "label": label}
 
 
 def _model(checkpoint: xt.Checkpoint, content: str) -> nn.Module:
@@ -168,8 +173,12 @@ def _tokenizer(checkpoint: xt.Checkpoint, content: str) -> Any:  # noqa: ARG001
 
 
 @functools.lru_cache(maxsize=1)
-def _spec(checkpoint: xt.Checkpoint, content: str) -> xt.RopeSpec:  # noqa: ARG001
-    return checkpoint.spec()
+def _spec(checkpoint: xt.Checkpoint, content: str, layers: str | None) -> xt.RopeSpec:  # noqa: ARG001
+    return checkpoint.spec(layers)
+
+
+def _words(layers: str | list[int]) -> str:
+    return layers if isinstance(layers, str) else ",".join(map(str, sorted(layers)))
 
 
 def _labels(cfg: DictConfig) -> dict[str, Any]:

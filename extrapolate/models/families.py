@@ -92,12 +92,12 @@ def find_rotary(model: nn.Module) -> list[RotarySeam]:
         for buffer in buffers:
             layer_type = buffer.removesuffix("inv_freq").removesuffix("_") or None
             seams.append(_understand(who, name, module, layer_type, module.get_buffer(buffer).numel()))
-        table = module._buffers.get("embed_positions")
+        table: Tensor | None = module._buffers.get("embed_positions")
         if table is not None and table.ndim == 2:  # GPT-J, CodeGen
-            seams.append(_understand(who, name, module, None, table.shape[1] // 2))
+            seams.append(_understand(who, name, module, None, int(table.shape[1]) // 2))
         of_heads = isinstance(module, nn.Embedding) and name.endswith("embed_positions")
         if of_heads and module.embedding_dim == _head_width(model):
-            seams.append(_understand(who, name, module, None, module.embedding_dim // 2))  # RoFormer; XGLM adds its own
+            seams.append(_understand(who, name, module, None, int(module.embedding_dim) // 2))  # RoFormer
     if not seams:
         raise ModelError(
             f"{who} has no rotary embedding that can be patched: looked for a module with an `inv_freq` buffer or a "

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from extrapolate.errors import LoadError, first_line
-from extrapolate.models.families import read_spec, saved_entry
+from extrapolate.models.families import layer_types, read_spec, saved_entry
 from extrapolate.models.patch import patch
 from extrapolate.rope import RopeSpec
 from extrapolate.storage import cache_dir, digest, file_digest, new_folder
@@ -80,9 +80,15 @@ class Checkpoint:
         """The transformers config, without the weights."""
         return self._call(AutoConfig.from_pretrained, "config")
 
-    def spec(self) -> RopeSpec:
-        """The rotary embedding that the config describes."""
-        return read_spec(self.config(), self.pretrained_length)
+    def spec(self, layers: str | None = None) -> RopeSpec:
+        """The rotary embedding that the config describes.
+
+        Args:
+            layers: a layer type with frequencies of its own; others mean the global layers.
+        """
+        config = self.config()
+        kind = layers if layers in layer_types(config) else None
+        return read_spec(config, self.pretrained_length, kind)
 
     def resolved_dtype(self) -> str:
         """The dtype of the weights, with ``auto`` resolved."""

@@ -22,6 +22,7 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("label", pa.string(), "strategy and factor, for tables and legends"),
     ("factor", pa.float64(), "scaling factor s; null where the strategy has none"),
     ("parameters", pa.string(), "every field of the strategy as used at this length, JSON"),
+    ("layers", pa.string(), "which layers run it: all, layer types, or indices"),
     ("depends_on_length", pa.bool_(), "whether each length took a pass of its own"),
     ("theta", pa.float64(), "base of the checkpoint's RoPE"),
     ("rotary_dim", pa.int64(), "rotated dimensions of a head"),
