@@ -200,6 +200,17 @@ def test_a_composed_strategy_is_one_cell_that_names_its_parts(tmp_path: Path, ce
     assert job.run_cell(cell("strategy=compose", "strategy@strategy.first=ntk"))["outcome"] == "computed"
 
 
+def test_layers_are_chosen_recorded_and_part_of_the_key(tmp_path: Path, cell: Compose) -> None:
+    choices = ("layers=null", "layers=[0]", "layers=[1]")
+    keys = {job.run_cell(cell("strategy=linear", layers))["key"] for layers in choices}
+    assert len(keys) == 3
+    table = results(tmp_path).drop_duplicates("key").set_index("layers")
+    assert set(table.index) == {"all", "0", "1"}
+    assert list(table.loc[["all", "0"], "label"]) == ["linear ×4", "linear ×4, layers 0"]
+    outcome = job.run_cell(cell("strategy=linear", "layers=[7]"))
+    assert "layers must be indices from 0 to 1, got 7" in outcome["error_message"]
+
+
 def test_factors_of_a_file_are_kept_by_content(tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "factors.json").write_text(json.dumps([1.0 + i for i in range(8)]))

@@ -18,9 +18,13 @@ from extrapolate.errors import ModelError, first_line
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 from extrapolate.strategies.names import build
 
-TableForm = Literal["halves", "pairs", "single", "sine_first", "complex", "sinusoid"]
+TableForm = Literal["halves", "pairs", "single", "sine_first", "complex", "sinusoid", "stacked"]
 """What a rotary module returns: (cos, sin) with each frequency at i and i + d/2, at 2i and 2i + 1, or once; (sin, cos)
-with each once; one complex number a pair; one tensor of all sines, then all cosines."""
+with each once; one complex number a pair; one tensor of all sines, then all cosines; one of (cos, sin) by pair."""
+
+Call = Literal["positions", "shape", "length", "count"]
+"""How it is called: (x, position_ids); (shape of the ids, tokens cached), RoFormer's; (x, seq_len), of checkpoints that
+bring their own code, whose layers take the rows they need; (rows), ChatGLM's, which does the same."""
 
 LOCAL = ("sliding", "local", "chunked")
 """Words in the names of layer types whose queries see a few tokens only."""
@@ -40,6 +44,8 @@ class RotarySeam:
         form: what it returns.
         casts: whether it returns them in the hidden states' dtype (else float32).
         layer_type: which of the module's sets; None when it has one.
+        call: how it is called.
+        lead: dimensions of size 1 before those of a table, where all rows are returned.
         axes: for each pair the row of (3, batch, T) position ids that turns it (multi-section rotary); None where
             position ids have no rows.
     """
@@ -50,6 +56,8 @@ class RotarySeam:
     form: TableForm
     casts: bool
     layer_type: str | None = None
+    call: Call = "positions"
+    lead: int = 0
     axes: tuple[int, ...] | None = None
 
     @property
@@ -76,6 +84,8 @@ def lay_out(cos: Tensor, sin: Tensor, form: TableForm) -> Any:
         return sin, cos
     if form == "complex":
         return torch.complex(cos, sin)
+    if form == "stacked":
+        return torch.stack((cos, sin), dim=-1)
     return torch.cat((sin, cos), dim=-1)
 
 
@@ -124,48 +134,73 @@ def _head_width(model: Any) -> int | None:
 
 
 def _understand(who: str, name: str, module: nn.Module, layer_type: str | None, pairs: int) -> RotarySeam:
-    """Run the module's own forward on a known ladder and see which table comes out."""
+    """Run the module's own forward on a known ladder and see how it wants to be called and which table comes out."""
     ladder = torch.linspace(0.5, 1.5, pairs)
     what = f"{name} ({type(module).__name__})"
-    by_shape = isinstance(module, nn.Embedding)
-    probe = _probe(module, layer_type, ladder)
-    kind = {} if layer_type is None else {"layer_type": layer_type}
-    forward = type(module).forward
-
-    def tables(positions: Tensor, dtype: torch.dtype = torch.float32) -> Any:
-        x = (1, 4) if by_shape else torch.zeros(1, 4, 1, dtype=dtype)
-        with torch.no_grad():
-            return forward(probe, x) if by_shape else forward(probe, x, positions, **kind)
-
     one, several = torch.arange(4)[None], torch.stack([torch.arange(4)[None] * n + n for n in (1, 3, 7)])
-    try:
-        found = tables(one)
-        low = tables(one, torch.bfloat16)
-    except Exception as error:
-        try:  # text, height and width have position ids of their own, always
-            found, low = tables(one.expand(3, 1, 4)), tables(one.expand(3, 1, 4), torch.bfloat16)
-        except Exception:
-            raise ModelError(
-                f"{who}: {what} holds `inv_freq` but cannot be called with (x, position_ids): {first_line(error)}"
-            ) from error
-    phases = one[..., None].float() * ladder
-    if by_shape:
-        phases = phases[0]
-    form = next(
-        (form for form in get_args(TableForm) if _equal(found, lay_out(phases.cos(), phases.sin(), form))), None
-    )
-    if form is None:
-        shape = tuple((found[0] if isinstance(found, tuple) else found).shape)
+    failures, found, low, call = [], None, None, None
+    for call in _calls(module):
+        try:
+            found, low = (_tables(module, layer_type, ladder, call, one, t) for t in (torch.float32, torch.bfloat16))
+            break
+        except Exception as error:
+            failures.append(error)
+    if found is None or call is None:
         raise ModelError(
-            f"{who}: {what} returns tables of shape {shape} that are not cos and sin of its {pairs} frequencies in any "
-            "known layout"
+            f"{who}: {what} holds `inv_freq` but cannot be called with (x, position_ids): {first_line(failures[0])}"
+        ) from failures[0]
+    phases = one[..., None].float() * ladder
+    if call != "positions":
+        phases = phases[0]
+    form, lead = None, 0
+    for form in get_args(TableForm):
+        expected = lay_out(phases.cos(), phases.sin(), form)
+        lead = 0 if call == "positions" else _parts(found)[0].ndim - _parts(expected)[0].ndim
+        if _equal(found, _led(expected, lead)):
+            break
+    else:
+        raise ModelError(
+            f"{who}: {what} returns tables of shape {tuple(_parts(found)[0].shape)} that are not cos and sin of its "
+            f"{pairs} frequencies in any known layout"
         )
-    casts = (low[0] if isinstance(low, tuple) else low).dtype == torch.bfloat16
     axes = None
-    if form in get_args(TableForm)[:3] and not by_shape:
+    if form in get_args(TableForm)[:3] and call == "positions":
         with contextlib.suppress(Exception):  # position ids without rows
-            axes = _axes(tables(several), several[..., None].float() * ladder, form)
-    return RotarySeam(name, module, pairs, form, casts, layer_type, axes)
+            tables = _tables(module, layer_type, ladder, call, several, torch.float32)
+            axes = _axes(tables, several[..., None].float() * ladder, form)
+    casts = _parts(low)[0].dtype == torch.bfloat16
+    return RotarySeam(name, module, pairs, form, casts, layer_type, call, lead, axes)
+
+
+def _calls(module: nn.Module) -> tuple[Call, ...]:
+    return ("shape",) if isinstance(module, nn.Embedding) else ("positions", "length", "count")
+
+
+def _tables(
+    module: nn.Module, layer_type: str | None, ladder: Tensor, call: Call, positions: Tensor, dtype: torch.dtype
+) -> Any:
+    """What the module returns for a known ladder."""
+    probe = _probe(module, layer_type, ladder)
+    forward, x, count = type(module).forward, torch.zeros(1, 1, 4, 1, dtype=dtype), positions.shape[-1]
+    with torch.no_grad():
+        if call == "shape":
+            return forward(probe, (1, count))
+        if call == "length":
+            return forward(probe, x, seq_len=count)
+        if call == "count":
+            return forward(probe, count)
+        kind = {} if layer_type is None else {"layer_type": layer_type}
+        return forward(probe, x[0], positions, **kind)
+
+
+def _led(expected: Any, lead: int) -> Any:
+    if isinstance(expected, tuple):
+        return tuple(_led(part, lead) for part in expected)
+    return expected[(None,) * max(lead, 0)]
+
+
+def _parts(found: Any) -> tuple[Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
 
 
 def _probe(module: nn.Module, layer_type: str | None, ladder: Tensor) -> nn.Module:
@@ -173,13 +208,17 @@ def _probe(module: nn.Module, layer_type: str | None, ladder: Tensor) -> nn.Modu
     probe = copy.copy(module)
     phases = torch.arange(4)[:, None] * ladder
     table = torch.cat((phases.sin(), phases.cos()), dim=-1)
-    probe._buffers = {b: table if b == "embed_positions" else ladder.clone() for b in module._buffers}
+    probe._buffers = {b: ladder.clone() for b in module._buffers if b.endswith("inv_freq")}
+    if "embed_positions" in module._buffers:
+        probe._buffers["embed_positions"] = table
     if isinstance(module, nn.Embedding):
         probe._parameters = {"weight": nn.Parameter(table, requires_grad=False)}
     prefix = "" if layer_type is None else f"{layer_type}_"
     probe.__dict__.update(
         rope_type="default" if layer_type is None else {layer_type: "default"}, **{f"{prefix}attention_scaling": 1.0}
     )
+    if "max_seq_len_cached" in module.__dict__:
+        probe.__dict__["max_seq_len_cached"] = 0  # of tables that are kept: makes them anew
     if "rope_init_fn" in module.__dict__:  # computes anew in every call (PhiMoE)
         probe.__dict__["rope_init_fn"] = lambda *_, **__: (ladder, 1.0)
         probe.__dict__["config"] = SimpleNamespace(rope_parameters={"rope_type": "default"})
@@ -373,4 +412,21 @@ def spec_of(seam: RotarySeam, config: Any, pretrained_length: int | None = None)
     text, own = config.get_text_config(), seam.module.__dict__.get("config")
     if own is not None and type(own) is type(text) and own.rope_parameters != getattr(text, "rope_parameters", None):
         config = own
+    if seam.call in {"length", "count"}:
+        return _spec_of_remote_code(seam, text, pretrained_length)
     return read_spec(config, pretrained_length, seam.layer_type)
+
+
+def _spec_of_remote_code(seam: RotarySeam, config: Any, pretrained_length: int | None) -> RopeSpec:
+    """Of checkpoints that bring their own code, whose configs use other words and leave the theta to the code."""
+    theta = getattr(config, "rope_theta", None) or getattr(seam.module, "base", None)
+    if theta is None and seam.call == "count":
+        theta = 10000.0 * getattr(config, "rope_ratio", 1.0)  # ChatGLM's code
+    names = ("max_position_embeddings", "model_max_length", "seq_length")
+    length = pretrained_length or next((n for n in (getattr(config, name, None) for name in names) if n), None)
+    who = type(config).__name__
+    if theta is None:
+        raise ModelError(f"{who} names no rope_theta and {seam.name} no base; set config.rope_theta")
+    if length is None:
+        raise ModelError(f"{who} names none of {', '.join(names)}; give it with pretrained_length=...")
+    return RopeSpec(2 * seam.pairs, float(theta), int(length))

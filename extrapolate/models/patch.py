@@ -225,7 +225,8 @@ def _off(module: PatchedRotary, kind: str | None, tables: Tables, declared: int 
     spec = tables.spec
     length = min(declared or spec.pretrained_length, spec.pretrained_length)
     expected = tables.strategy.frequencies(spec, declared or length)
-    whole = tables.varies or tables.seam.form == "sinusoid"  # which cannot be asked for single positions
+    call = tables.seam.call
+    whole = tables.varies or call != "positions"  # which cannot be asked for single positions
     positions = torch.arange(length)[None] if whole else torch.arange(0, length, max(1, length // 64))[None]
     phases = positions[..., None].double() * expected.inv_freq.double()
     radius = torch.full_like(phases[..., :1], expected.attention_factor)
@@ -235,13 +236,16 @@ def _off(module: PatchedRotary, kind: str | None, tables: Tables, declared: int 
         radius = torch.where(start, 1.0, radius)
     tolerance = 1e-6 + 2.0**-23 * length  # a float32 phase is off by half a unit in its last place
     cos, sin = phases.cos() * radius, phases.sin() * radius
-    if tables.seam.form == "sinusoid":
-        found: Any = module((1, length), 0)
-        if found.dtype != torch.float32:  # in the dtype of the checkpoint's own table
-            tolerance += torch.finfo(found.dtype).eps
-        cos, sin = cos[0], sin[0]
+    if call == "positions":
+        found: Any = module(torch.zeros(1, 1, 1), positions, kind)
     else:
-        found = module(torch.zeros(1, 1, 1), positions, kind)
+        cos, sin = cos[0], sin[0]
+        asked = {"shape": ((1, length),), "length": (torch.zeros(1, 1, length, 1), length), "count": (length,)}
+        found = module(*asked[call])
+        found = tuple(part.flatten(0, tables.seam.lead)[:length] for part in _parts(found))
+    if not tables.seam.casts or call == "shape":  # in the dtype of the checkpoint's own table
+        eps = torch.finfo(_parts(found)[0].dtype).eps
+        tolerance += eps if eps > 1e-6 else 0.0
     pairs = zip(_parts(found), _parts(lay_out(cos, sin, tables.seam.form)), strict=True)
     off = max((f.cpu().to(e.dtype) - e).abs().max().item() for f, e in pairs)
     return off, tolerance * max(1.0, expected.attention_factor)

@@ -164,25 +164,54 @@ class PatchedRotary(nn.Module):
         """The same with another strategy, each text's own length, and tables that rotate."""
         return PatchedRotary({kind: Tables(strategy, t.spec, t.seam) for kind, t in self.tables.items()})
 
-    def forward(self, x: Any, position_ids: Any = 0, layer_type: str | None = None) -> Any:
-        """Tables for ``position_ids`` (batch, T), each (batch, T, d), d/2 in single form, in x's dtype.
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Tables for the positions that are asked for, called as the original is (:data:`Call`).
 
-        A table of sinusoids is asked with the shape of the ids and what is cached instead (RoFormer).
+        (x, position_ids) gives each (batch, T, d), d/2 in single form, in x's dtype.
 
         Raises:
             ModelError: as :class:`Tables` does.
         """
+        ask: Any = getattr(self, f"_by_{self.seam.call}")
+        return ask(*arguments, **options)
+
+    def _by_positions(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
         tables = self.tables[layer_type if layer_type in self.tables else None]
-        form = tables.seam.form
-        if form == "sinusoid":
-            start, count = int(position_ids), int(x[1])
-            return self._sinusoids(tables, start, start + count)
         cos, sin = tables(position_ids, x.device)
-        found = lay_out(cos, sin, form)
-        if form == "complex":
-            return found.to(x.device)
-        dtype = x.dtype if tables.seam.casts else torch.float32
-        return tuple(table.to(x.device, dtype) for table in found)
+        return self._finished(lay_out(cos, sin, tables.seam.form), tables.seam, x.device, x.dtype)
+
+    def _by_length(self, x: Tensor, seq_len: int, **_: Any) -> Any:
+        """All rows of a text of ``seq_len`` tokens, of which x holds the last."""
+        if self.main.varies:
+            text_length(self.main.strategy, self.main.spec, None, seq_len - x.shape[-2], seq_len)
+        return self._rows(seq_len, x.device, x.dtype)
+
+    def _by_count(self, max_seq_len: int, *_: Any, **__: Any) -> Any:
+        """As many rows as are asked for, and more where a longer text was declared."""
+        device = next(iter(self.original.buffers())).device
+        if self.main.varies:
+            raise ModelError(
+                f"{self.main.strategy.name} depends on the length, which this model's rotary embedding is not told; "
+                "declare it: extrapolate.patch(model, strategy, length=...)"
+            )
+        return self._rows(max(max_seq_len, self.main.length or 0), device, torch.float32)
+
+    def _rows(self, count: int, device: torch.device, dtype: torch.dtype) -> Any:
+        cos, sin = self.main(torch.arange(count)[None], device)
+        lead = (None,) * self.seam.lead
+        return self._finished(lay_out(cos[0][lead], sin[0][lead], self.seam.form), self.seam, device, dtype)
+
+    @staticmethod
+    def _finished(found: Any, seam: RotarySeam, device: torch.device, dtype: torch.dtype) -> Any:
+        if seam.form == "complex":
+            return found.to(device)
+        dtype = dtype if seam.casts else torch.float32
+        if isinstance(found, tuple):
+            return tuple(table.to(device, dtype) for table in found)
+        return found.to(device, dtype)
+
+    def _by_shape(self, input_ids_shape: Any, cache_length: int = 0, *_: Any, **__: Any) -> Tensor:
+        return self._sinusoids(self.main, cache_length, cache_length + int(input_ids_shape[1]))
 
     def _sinusoids(self, tables: Tables, start: int, stop: int) -> Tensor:
         """(T, d), from the checkpoint's own table where it has the row and the strategy changes nothing."""
