@@ -510,12 +510,12 @@ def starts(
     Raises:
         ModelError: for packed sequences, custom masks, and padding in the middle of a text.
     """
-    if others.get("use_vmap") or (not allow_is_causal_skip and q_length > 1):
-        if PROBE.get() is not None:
-            raise ModelError(
-                "its attention asks for a whole mask of length × length to work on, which bands never make"
-            )
-        raise ModelError("bands know one causal text a row: packed sequences and custom masks are not supported")
+    refused = "bands know one causal text a row: packed sequences and custom masks are not supported"
+    must_exist = not allow_is_causal_skip and q_length > 1
+    if must_exist and PROBE.get() is not None:
+        raise ModelError("its attention asks for a whole mask of length × length to work on, which bands never make")
+    if others.get("use_vmap"):
+        raise ModelError(refused)
     device = others.get("device") or (attention_mask.device if attention_mask is not None else None)
     before = torch.zeros(batch_size, dtype=torch.long, device=device)
     if attention_mask is not None:
@@ -524,6 +524,14 @@ def starts(
         steps = real[:, 1:].int() - real[:, :-1].int()
         if bool(((steps == 1).sum(dim=1) + real[:, 0].int() > 1).any()):
             raise ModelError("attention_mask must mark one run of real tokens in each row, padding before or after it")
+    if must_exist and mask_function is not None:  # packed, or compiled, where transformers cannot tell whether it is
+        last = torch.as_tensor(q_offset, device=device) + q_length - 1
+        for row, first in enumerate(before.tolist()):
+            key = max(first, int(last) - local_size + 1) if local_size else first
+            if key <= int(last) and not bool(mask_function(torch.tensor(row), 0, last, torch.as_tensor(key))):
+                raise ModelError(
+                    "bands know one causal text a row: packed sequences and custom masks are not supported"
+                )
     window = local_size or 0
     if window and mask_function is not None:  # a window slides, or ends where a chunk begins
         query, key = before[0] + window, before[0] + 1
@@ -534,8 +542,10 @@ def starts(
 
 def register() -> None:
     """Make the function known to transformers, under a name that no model has unless it is patched."""
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, starts)
+    # plans are made from lengths and masks: a compiler passes both by
+    aside: Any = torch.compiler.disable
+    AttentionInterface.register(NAME, aside(attention))
+    AttentionMaskInterface.register(NAME, aside(starts))
 
 
 def seats(model: nn.Module) -> dict[str, Seat]:

@@ -216,7 +216,10 @@ def trial(model: Any, tokens: Tensor, purpose: str) -> Any:
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        return body_of(model)(input_ids=tokens.to(next(model.parameters()).device), use_cache=False)
+        device = next(model.parameters()).device
+        if device.type == "meta":  # accelerate holds the weights elsewhere, and moves what comes in
+            device = torch.device("cpu")
+        return body_of(model)(input_ids=tokens.to(device), use_cache=False)
     except ModelError:
         raise
     except Exception as error:
