@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verify test test-families test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verify test test-families test-oldest test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,15 @@ test: $(READY) ## all tests but the slow ones
 test-families: $(READY) ## every RoPE architecture of transformers, tiny (half a minute on two cores)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m families
 
+OLDEST := $(shell sed -n 's/.*"transformers>=\([0-9.]*\),.*/\1/p' pyproject.toml).0
+
+test-oldest: ## patches and the representative architectures on the oldest transformers that works
+	$(PYTHON) -m venv .venv-oldest
+	grep -Ev '^(transformers|tokenizers|huggingface_hub)==' constraints.txt > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-oldest/constraints.txt \
+		'transformers==$(OLDEST)' -e '.[dev]'
+	.venv-oldest/bin/python -m pytest -n 2 tests/test_patch.py tests/test_families.py tests/test_layers.py tests/test_special_rotary.py
+
 test-slow: $(READY) ## tests of minutes on the real model
 	$(BIN)/python -m pytest -m slow
 
@@ -65,4 +74,4 @@ benchmark: $(READY) ## measure what the README claims of time and memory, side b
 	$(BIN)/python -m experiments.benchmark
 
 clean: ## remove the environment and caches, never results
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache build *.egg-info
+	rm -rf $(VENV) .venv-oldest .pytest_cache .ruff_cache .mypy_cache build *.egg-info

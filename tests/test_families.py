@@ -1,6 +1,7 @@
 """Every RoPE architecture of transformers: which seams it has, and that a patch there does what it says."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ def verdicts() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_architecture(name: str) -> None:
+    if name == "gptj" and not hasattr(transformers.models.gptj.modeling_gptj, "GPTJRotaryEmbedding"):
+        pytest.skip("until 5.22 each of its layers had a table of its own; refused by name there")
     torch.set_num_threads(1)
     model = tiny_model(name)
     if name not in verdicts():
@@ -113,9 +116,12 @@ def test_an_architecture(name: str) -> None:
 
 def test_every_architecture_of_this_release_was_looked_at() -> None:
     text = PAGE.read_text(encoding="utf-8")
+    made_with = re.search(r"with transformers (\d+)\.(\d+)", text)
+    assert made_with is not None
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, made_with.groups())):
+        pytest.skip("an older release, which may have other architectures")  # make test-oldest
     missing = [name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if f"`{name}`" not in text]
     assert not missing, f"run `python -m experiments.families` and look at {', '.join(missing)}"
-    assert f"with transformers {transformers.__version__}" in text
     found = verdicts()
     assert set(found) <= set(architectures())
     assert set(NOT_BUILT) <= set(found)

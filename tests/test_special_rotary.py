@@ -101,6 +101,8 @@ def test_roformer_as_an_encoder() -> None:
 
 @pytest.mark.parametrize("name", ["gptj", "codegen"])
 def test_a_table_of_sines_and_cosines_goes_on_past_its_end(name: str) -> None:
+    if not hasattr(transformers.models.gptj.modeling_gptj, "GPTJRotaryEmbedding"):
+        pytest.skip("until 5.22 each layer had a table of its own")
     model, longer = tiny_model(name), tiny_model(name, n_positions=256)
     longer.load_state_dict(model.state_dict())
     with xt.patched(model, xt.Plain()):

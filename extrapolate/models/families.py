@@ -103,7 +103,7 @@ def find_rotary(model: nn.Module) -> list[RotarySeam]:
             layer_type = buffer.removesuffix("inv_freq").removesuffix("_") or None
             seams.append(_understand(who, name, module, layer_type, module.get_buffer(buffer).numel()))
         table: Tensor | None = module._buffers.get("embed_positions")
-        if table is not None and table.ndim == 2:  # GPT-J, CodeGen
+        if table is not None and table.ndim == 2 and next(module.parameters(), None) is None:  # GPT-J, CodeGen
             seams.append(_understand(who, name, module, None, int(table.shape[1]) // 2))
         of_heads = isinstance(module, nn.Embedding) and name.endswith("embed_positions")
         if of_heads and module.embedding_dim == _head_width(model):
@@ -190,7 +190,12 @@ def _tables(
         if call == "count":
             return forward(probe, count)
         kind = {} if layer_type is None else {"layer_type": layer_type}
-        return forward(probe, x[0], positions, **kind)
+        try:
+            return forward(probe, x[0], positions, **kind)
+        except Exception:
+            if positions.ndim == 3:
+                raise
+            return forward(probe, x[0], positions.expand(3, 1, count), **kind)  # text, height and width, always
 
 
 def _led(expected: Any, lead: int) -> Any:
