@@ -16,7 +16,7 @@ from extrapolate.errors import (
     ResultError,
     StrategyError,
 )
-from extrapolate.evaluation import Perplexity, Score, prefix_score, token_losses
+from extrapolate.evaluation import Perplexity, Score, masked_losses, prefix_score, token_losses
 from extrapolate.models import (
     Checkpoint,
     Patch,
@@ -131,6 +131,7 @@ __all__ = [
     "compose",
     "load_documents",
     "load_model",
+    "masked_losses",
     "patch",
     "patched",
     "plots",

@@ -50,9 +50,9 @@ def token_losses(
     if attention_mask is not None and not bool((attention_mask != 0).all()):
         return _padded(model, input_ids, attention_mask != 0, progress)
     if not isinstance(model, nn.Module):  # anything that returns logits, such as a client of a served model
-        return _losses(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
-    with _evaluating(model):
-        return _by_slices(model, input_ids.to(_input_device(model)), progress)
+        return losses_of(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
+    with evaluating(model):
+        return _by_slices(model, input_ids.to(input_device(model)), progress)
 
 
 def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -> Tensor:
@@ -62,7 +62,7 @@ def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -
     with _counted(body, batch * length, progress):
         output = body(input_ids=input_ids, use_cache=False, **({} if body is model else {"return_dict": True}))
     if hasattr(output, "logits"):  # no separable head, or a wrapper whose "base model" still has its own
-        return _losses(output.logits[:, :-1], input_ids[:, 1:])
+        return losses_of(output.logits[:, :-1], input_ids[:, 1:])
     hidden = output.last_hidden_state  # (batch, length, hidden)
     losses = torch.empty(batch, length - 1)
     config: Any = model.config
@@ -73,11 +73,11 @@ def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -
             replay.hidden = hidden[:, start:stop]
             # the model's own forward, so that soft-capping, logit scales and biases of its head all apply
             logits = model(input_ids=input_ids[:, start:stop], use_cache=False, return_dict=True).logits
-            losses[:, start:stop] = _losses(logits, input_ids[:, start + 1 : stop + 1])
+            losses[:, start:stop] = losses_of(logits, input_ids[:, start + 1 : stop + 1])
     return losses
 
 
-def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
     """(batch, n, vocabulary), (batch, n) → (batch, n) float32 on the CPU."""
     targets = targets.to(logits.device)
     flat = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
@@ -136,7 +136,7 @@ def _replaying(model: nn.Module, output: Any) -> Iterator[_Replay]:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode; each module returns to the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()
@@ -167,7 +167,7 @@ def _counted(body: nn.Module, tokens: int, progress: Progress | None) -> Iterato
             hook.remove()
 
 
-def _input_device(model: nn.Module) -> torch.device:
+def input_device(model: nn.Module) -> torch.device:
     """Where token ids go: next to the input embedding."""
     find: Any = getattr(model, "get_input_embeddings", None)
     embedding: nn.Module = (find() if find else None) or model
