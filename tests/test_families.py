@@ -1,5 +1,6 @@
 """Every RoPE architecture of transformers: which seams it has, and that a patch there does what it says."""
 
+import contextlib
 import copy
 import re
 from pathlib import Path
@@ -12,9 +13,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import extrapolate as xt
 from experiments.families import NOT_BUILT, architectures, length_of, tiny_model
+from extrapolate.models.attention import seats
 from extrapolate.models.families import RotarySeam, find_rotary
 from extrapolate.rope import base_frequencies
 from tests.conftest import logits, tokens
+from tests.conftest import tiny_model as llama_like
+from tests.test_attention import EACH
 from tests.test_patch import same, snapshot
 
 PAGE = Path(__file__).parent.parent / "docs" / "families.md"
@@ -112,6 +116,34 @@ def test_an_architecture(name: str) -> None:
             xt.patch(model, everywhere, pretrained_length=2000)
         assert verdicts()[name][5] in str(error.value)
     assert same(snapshot(model), before)
+
+
+def test_partial_rotary_counts_its_own_dimensions() -> None:
+    # case 33: hidden 64, 4 heads, half of each head rotates
+    model = llama_like("phi", partial_rotary_factor=0.5, pad_token_id=0)
+    handle = xt.patch(model, xt.Plain())
+    assert handle.spec.rotary_dim == 8
+    torch.testing.assert_close(model.model.rotary_emb.inv_freq, torch.tensor([1.0, 0.1, 0.01, 0.001]))
+    for row in EACH.values():
+        strategy = row.strategy()
+        with contextlib.suppress(xt.StrategyError):  # factors or reach for another width
+            assert strategy.frequencies(handle.spec, 64).inv_freq.shape == (4,)
+    ntk = xt.NTK(factor=4).frequencies(handle.spec, 64).inv_freq
+    torch.testing.assert_close(ntk, (1e4 * 4 ** (8 / 6)) ** -(torch.arange(0, 8, 2) / 8), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", ["cohere", "glm", "helium", "ernie4_5"])
+def test_interleaved_pairs_are_rotated_as_such(name: str) -> None:
+    # case 34: tables and attention disagree on the layout only where one is misread
+    model, ids = tiny_model(name), tokens(48)
+    with xt.patched(model, xt.Linear(factor=4)):
+        tables = logits(model, ids)
+    with xt.patched(model, xt.Linear(factor=4), layers=[0, 1, 2, 3]):  # one by one: through the attention function
+        assert {seat.turn.layout for seat in seats(model).values() if seat.turn} == {"interleaved"}
+        torch.testing.assert_close(logits(model, ids), tables, rtol=0, atol=2e-4 * float(tables.abs().max()))
+    (seam,) = find_rotary(model)
+    seam.module.get_buffer("inv_freq").div_(4)
+    torch.testing.assert_close(tables, logits(model, ids), rtol=0, atol=1e-5 * float(tables.abs().max()))
 
 
 def test_every_architecture_of_this_release_was_looked_at() -> None:
