@@ -125,6 +125,7 @@ def test_training_a_patched_model_lowers_its_loss_and_leaves_a_plain_checkpoint(
 
 @BOTH
 def test_weights_quantised_on_load(strategy: xt.Strategy) -> None:
+    # not among the development packages: it writes to stderr wherever transformers is imported
     torchao = pytest.importorskip("torchao.quantization")
     ids = tokens(100)
     model = tiny_model()
