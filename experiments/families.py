@@ -236,10 +236,13 @@ def tiny_model(model_type: str, **changes: Any) -> Any:
             for name, parameter in model.named_parameters():
                 if parameter.ndim >= 2 and parameter.requires_grad:
                     parameter.normal_(std=0.2)
-                elif (
+                    continue
+                if (
                     not name.endswith("bias") and not parameter.any()
                 ):  # Zaya's keys are multiplied by one that starts at 0
                     parameter.fill_(1.0)
+                if parameter.requires_grad:  # weights of norms start alike, and what is alike commutes with a rotation
+                    parameter.mul_(1 + 0.3 * torch.randn_like(parameter))
     return model.eval()
 
 
