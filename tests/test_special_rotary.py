@@ -64,6 +64,23 @@ def test_positions_of_images_are_refused_where_they_are_not_understood() -> None
         at(model, ids, picture)
 
 
+# A factor of its own
+
+
+@pytest.mark.parametrize("length", [40, 64, 65, 100])
+def test_phimoe_ships_a_factor_for_short_texts_and_one_for_long_ones(length: int) -> None:
+    factors = {"short_factor": [1 + i / 8 for i in range(8)], "long_factor": [2 + i / 2 for i in range(8)]}
+    mscale = {"short_mscale": 1.1, "long_mscale": 1.3, "original_max_position_embeddings": 64}
+    scaling = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, **factors, **mscale}
+    model, ids = tiny_model("phimoe", rope_parameters=scaling, max_position_embeddings=256), tokens(length)
+    stock = logits(model, ids)
+    with xt.patched(model, xt.Shipped()) as handle:
+        found = handle.spec.shipped_at
+        assert found is not None
+        assert found(length).attention_factor == (1.3 if length > 64 else 1.1)
+        torch.testing.assert_close(logits(model, ids), stock, rtol=0, atol=1e-6)
+
+
 # Tables of sinusoids
 
 

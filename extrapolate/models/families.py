@@ -155,12 +155,12 @@ def _understand(who: str, name: str, module: nn.Module, layer_type: str | None, 
     form, lead = None, 0
     for form in get_args(TableForm):
         expected = lay_out(phases.cos(), phases.sin(), form)
-        lead = 0 if call == "positions" else _parts(found)[0].ndim - _parts(expected)[0].ndim
+        lead = 0 if call == "positions" else parts(found)[0].ndim - parts(expected)[0].ndim
         if _equal(found, _led(expected, lead)):
             break
     else:
         raise ModelError(
-            f"{who}: {what} returns tables of shape {tuple(_parts(found)[0].shape)} that are not cos and sin of its "
+            f"{who}: {what} returns tables of shape {tuple(parts(found)[0].shape)} that are not cos and sin of its "
             f"{pairs} frequencies in any known layout"
         )
     axes = None
@@ -168,7 +168,7 @@ def _understand(who: str, name: str, module: nn.Module, layer_type: str | None, 
         with contextlib.suppress(Exception):  # position ids without rows
             tables = _tables(module, layer_type, ladder, call, several, torch.float32)
             axes = _axes(tables, several[..., None].float() * ladder, form)
-    casts = _parts(low)[0].dtype == torch.bfloat16
+    casts = parts(low)[0].dtype == torch.bfloat16
     return RotarySeam(name, module, pairs, form, casts, layer_type, call, lead, axes)
 
 
@@ -204,7 +204,8 @@ def _led(expected: Any, lead: int) -> Any:
     return expected[(None,) * max(lead, 0)]
 
 
-def _parts(found: Any) -> tuple[Tensor, ...]:
+def parts(found: Any) -> tuple[Tensor, ...]:
+    """The tensors of what a rotary module returns: two, or one."""
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -395,8 +396,10 @@ def _shipped(
     """The checkpoint's own frequencies for a text of ``length`` tokens, by transformers' own formulas."""
     # a copy, because transformers writes defaults into the config it computes from
     options = {} if layer_type is None else {"layer_type": layer_type}
+    of_range = mscale[int(length > pretrained_length)]
+    if of_range is not None:  # PhiMoE's code takes these for the factor, and never the list for long texts
+        length = 1
     inv_freq, factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=length, **options)
-    of_range = mscale[int(length > pretrained_length)]  # PhiMoE's code takes these instead
     return Frequencies(inv_freq.float(), float(factor if of_range is None else of_range))
 
 

@@ -14,7 +14,7 @@ from extrapolate.errors import ModelError, StrategyError
 from extrapolate.models.attention import BoundedLayer
 from extrapolate.models.examine import banded, trial
 from extrapolate.models.export import check_length
-from extrapolate.models.families import RotarySeam, deviation, lay_out, saved_entry, spec_of
+from extrapolate.models.families import RotarySeam, deviation, lay_out, parts, saved_entry, spec_of
 from extrapolate.models.installed import Installed, install, seams_of
 from extrapolate.models.layers import Layers, choose
 from extrapolate.models.rotary import PatchedRotary, Tables
@@ -242,17 +242,13 @@ def _off(module: PatchedRotary, kind: str | None, tables: Tables, declared: int 
         cos, sin = cos[0], sin[0]
         asked = {"shape": ((1, length),), "length": (torch.zeros(1, 1, length, 1), length), "count": (length,)}
         found = module(*asked[call])
-        found = tuple(part.flatten(0, tables.seam.lead)[:length] for part in _parts(found))
+        found = tuple(part.flatten(0, tables.seam.lead)[:length] for part in parts(found))
     if not tables.seam.casts or call == "shape":  # in the dtype of the checkpoint's own table
-        eps = torch.finfo(_parts(found)[0].dtype).eps
+        eps = torch.finfo(parts(found)[0].dtype).eps
         tolerance += eps if eps > 1e-6 else 0.0
-    pairs = zip(_parts(found), _parts(lay_out(cos, sin, tables.seam.form)), strict=True)
+    pairs = zip(parts(found), parts(lay_out(cos, sin, tables.seam.form)), strict=True)
     off = max((f.cpu().to(e.dtype) - e).abs().max().item() for f, e in pairs)
     return off, tolerance * max(1.0, expected.attention_factor)
-
-
-def _parts(found: Any) -> tuple[torch.Tensor, ...]:
-    return found if isinstance(found, tuple) else (found,)
 
 
 def _called(model: nn.Module, replacements: Mapping[str, nn.Module]) -> bool:
