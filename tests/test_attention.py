@@ -585,6 +585,16 @@ def test_a_strategy_that_forgets_bounds_its_cache(
         assert isinstance(handle.cache(), transformers.DynamicCache)
 
 
+def test_a_strategy_that_forgets_in_some_layers_bounds_no_cache(tiny: Any) -> None:
+    ids = tokens(100)
+    with xt.patched(tiny, xt.AttentionSinks(sinks=4, window=20), layers=[1]) as handle:
+        expected, cache = logits(tiny, ids), handle.cache()
+        found = by_chunks(tiny, ids, [60, 30, *[1] * 10], cache)
+        assert cache.get_seq_length() == 100
+        assert cache.layers[0].keys.shape[2] == cache.layers[1].keys.shape[2] == 100
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
 def test_a_bounded_layer_keeps_the_beginning_and_the_latest() -> None:
     for first, last in ((2, 3), (0, 3), (2, 1), (0, 1)):
         layer, seen = BoundedLayer(first, last), torch.arange(10.0).view(1, 1, 10, 1)

@@ -53,10 +53,10 @@ class Patch:
     def cache(self) -> Cache:
         """A new key/value cache for ``generate(..., cache=handle.cache())``.
 
-        Its size is bounded for a strategy that forgets (:class:`AttentionSinks`, :class:`LMInfinite`); it takes rows
-        without padding then. For any other it is transformers' own.
+        Its size is bounded for a strategy that forgets (:class:`AttentionSinks`, :class:`LMInfinite`) in all layers; it
+        takes rows without padding then. For any other it is transformers' own.
         """
-        kept = self.strategy.keeps(self.spec)
+        kept = self.strategy.keeps(self.spec) if self.layers == "all" else None  # the other layers see everything
         config: Any = self.model.config
         if kept is None:
             return DynamicCache(config=config)
