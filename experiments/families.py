@@ -106,6 +106,10 @@ OWN: dict[str, dict[str, Any]] = {
         "linear_head_dim": 16,
         "linear_num_heads": 4,
     },
+    "blt": {"vocab_size": 260, "encoder_hash_byte_group_vocab": 64},
+    "blt_local_decoder": {"vocab_size": 260, "hidden_size_global": 64},
+    "blt_local_encoder": {"vocab_size": 260, "hidden_size_global": 64},
+    "blt_patcher": {"vocab_size": 260},
     "cohere_compass_text": {"rope_parameters": FULL},
     "dbrx": {
         "n_heads": 4,
@@ -173,7 +177,6 @@ OWN: dict[str, dict[str, Any]] = {
 
 
 NOT_BUILT = {
-    "blt": "a byte model of four transformers with a learned entropy model for its patches; not tried yet",
     "gemma3n": "needs the package timm for its image tower; its language model is gemma3n_text",
 }
 """Architectures with rotary embeddings of which no tiny model is made here, and why."""

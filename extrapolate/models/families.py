@@ -337,7 +337,13 @@ def read_spec(config: Any, pretrained_length: int | None = None, layer_type: str
     if layer_type is not None:
         config = _of_type(config, layer_type)
     parameters = rope_parameters(config, layer_type if types else None)
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None)
+    if head_dim is None and getattr(config, "hidden_size", None) is None:
+        raise ModelError(
+            f"{who} has neither head_dim nor hidden_size: a model of several transformers, each with a config of its "
+            "own, has no one length that a strategy could be for"
+        )
+    head_dim = head_dim or config.hidden_size // config.num_attention_heads
     if getattr(config, "model_type", None) in TABLES:
         head_dim = getattr(config, "rotary_dim", None) or head_dim
     entry = saved_entry(config) or {}  # saved under a patch: theta and L are those of the checkpoint before it
