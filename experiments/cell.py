@@ -64,7 +64,7 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
 
 def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[str, Any]:
     strategy: xt.Strategy = instantiate(_with_absolute_paths(cfg.strategy))
-    layers = None if cfg.layers is None else cfg.layers if isinstance(cfg.layers, str) else list(cfg.layers)
+    layers = cfg.layers if cfg.layers is None or isinstance(cfg.layers, str) else sorted(cfg.layers)
     label = strategy.label if layers is None else f"{strategy.label}, layers {_words(layers)}"
     facts.update(strategy=strategy.name, label=label, parameters=json_text(strategy.parameters()))
     facts.update(factor=strategy.parameters().get("factor"))
@@ -110,7 +110,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         "data": sorted(document.digest for document in documents),
         "evaluation": {**evaluation.identity(), "start_token_id": start_token_id},
         "versions": _versions(),
-        **({} if layers is None else {"layers": layers if isinstance(layers, str) else sorted(layers)}),
+        **({} if layers is None else {"layers": layers}),
     }
     key = cell_key(identity)
     if ledger.finished(key):
@@ -178,7 +178,7 @@ def _spec(checkpoint: xt.Checkpoint, content: str, layers: str | None) -> xt.Rop
 
 
 def _words(layers: str | list[int]) -> str:
-    return layers if isinstance(layers, str) else ",".join(map(str, sorted(layers)))
+    return layers if isinstance(layers, str) else ",".join(map(str, layers))
 
 
 def _labels(cfg: DictConfig) -> dict[str, Any]:

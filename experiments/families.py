@@ -189,7 +189,6 @@ class Family:
     Attributes:
         model_type: transformers' name for it.
         seams: its rotary embeddings; none for a model without.
-        widths: d of each.
         layouts: how its attention pairs dimensions, as seen at the attention seam.
         frequencies: why frequencies cannot be changed; None when they can.
         attention: why positions cannot be changed; None when they can.
@@ -197,7 +196,6 @@ class Family:
 
     model_type: str
     seams: tuple[RotarySeam, ...] = ()
-    widths: tuple[int, ...] = ()
     layouts: tuple[str, ...] = ()
     frequencies: str | None = None
     attention: str | None = None
@@ -240,9 +238,8 @@ def tiny_model(model_type: str, **changes: Any) -> Any:
                 if parameter.ndim >= 2 and parameter.requires_grad:
                     parameter.normal_(std=0.2)
                     continue
-                if (
-                    not name.endswith("bias") and not parameter.any()
-                ):  # Zaya's keys are multiplied by one that starts at 0
+                # Zaya's keys are multiplied by one that starts at 0
+                if not name.endswith("bias") and not parameter.any():
                     parameter.fill_(1.0)
                 if parameter.requires_grad:  # weights of norms start alike, and what is alike commutes with a rotation
                     parameter.mul_(1 + 0.3 * torch.randn_like(parameter))
@@ -265,18 +262,16 @@ def look_at(model_type: str) -> Family:
         if "has no rotary embedding" in str(error):
             return Family(model_type)
         return Family(model_type, frequencies=str(error), attention=str(error))
-    widths: list[int] = []
     layouts: list[str] = []
     refusals: list[str | None] = []
     for strategy in (xt.Linear(factor=4), xt.ReRoPE(window=17)):
         try:
             with xt.patched(model, strategy, pretrained_length=length_of(model)) as handle:
-                widths = [2 * seam.pairs for seam in seams]
                 layouts = [seat.turn.layout for seat in seats(handle.model).values() if seat.turn is not None]
             refusals.append(None)
         except xt.ModelError as error:
             refusals.append(str(error).partition(": ")[2] or str(error))
-    return Family(model_type, seams, tuple(widths), tuple(dict.fromkeys(layouts)), *refusals)
+    return Family(model_type, seams, tuple(dict.fromkeys(layouts)), *refusals)
 
 
 def page(families: Iterable[Family]) -> str:
@@ -301,7 +296,7 @@ def page(families: Iterable[Family]) -> str:
         cells = [
             f"`{family.model_type}`",
             kinds,
-            ", ".join(dict.fromkeys(map(str, family.widths))),
+            ", ".join(dict.fromkeys(str(2 * seam.pairs) for seam in family.seams)),
             ", ".join(dict.fromkeys(seam.form.replace("_", " ") for seam in family.seams)),
             ", ".join(layout.replace("_", " ") for layout in family.layouts),
             "yes" if family.frequencies is None else family.frequencies,

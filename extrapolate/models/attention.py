@@ -135,7 +135,7 @@ class Banded:
         if mask is None:
             return [Start(0, keys - queries, 0, window or 0)] * batch
         if self.rows is None or self.rows[0] is not mask:  # read from the device once a pass
-            self.rows = (mask, [Start(*map(int, row)) for row in mask[:, 0, 0].tolist()])
+            self.rows = (mask, [Start(*row) for row in mask[:, 0, 0].tolist()])
         return self.rows[1]
 
     def plan(self, start: int, stop: int, keys: Tensor, window: int, device: torch.device) -> Plan:

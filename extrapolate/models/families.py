@@ -152,7 +152,6 @@ def _understand(who: str, name: str, module: nn.Module, layer_type: str | None, 
     phases = one[..., None].float() * ladder
     if call != "positions":
         phases = phases[0]
-    form, lead = None, 0
     for form in get_args(TableForm):
         expected = lay_out(phases.cos(), phases.sin(), form)
         lead = 0 if call == "positions" else parts(found)[0].ndim - parts(expected)[0].ndim

@@ -34,9 +34,8 @@ def exported_config(config: Any, strategy: Strategy, spec: RopeSpec) -> Any:
     if several:
         why = "its layer types have frequencies of their own"
     try:
-        takes_them = (
-            getattr(config.get_text_config(), "rope_parameters", None) is not None and not several
-        )  # not remote code of v4
+        own = getattr(config.get_text_config(), "rope_parameters", None)
+        takes_them = own is not None and not several  # not remote code of v4
         for parameters in rope_parameter_forms(strategy, spec) if takes_them else ():
             candidate = _written(config, parameters, strategy, spec)
             if _implies(candidate, strategy, spec):
