@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import extrapolate as xt
+from experiments.families import tiny_config
 from extrapolate.evaluation import losses as module
 from tests.conftest import logits, tiny_model, tokens
 
@@ -42,6 +44,28 @@ def test_losses_equal_a_loop_over_tokens(family: str, changes: dict[str, Any], m
     assert found.shape == (2, 39)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.double(), by_loop(model, ids), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Llama4Config", "Llama4TextConfig", "MllamaConfig", "Gemma3Config"])
+def test_the_head_runs_in_slices_also_where_the_body_is_called_otherwise(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    config = tiny_config(getattr(transformers, name))
+    vocabulary = config.get_text_config().vocab_size
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids = tokens(40, batch=2, vocabulary=min(vocabulary, 100))
+    expected, widths = by_loop(model, ids), list[int]()
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", vocabulary * 2 * 7)
+    losses_of = module.losses_of
+
+    def noted(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        widths.append(logits.shape[1])
+        return losses_of(logits, targets)
+
+    monkeypatch.setattr(module, "losses_of", noted)
+    torch.testing.assert_close(xt.token_losses(model, ids).double(), expected, rtol=1e-5, atol=1e-5)
+    assert widths == [7, 7, 7, 7, 7, 4]
 
 
 def test_the_model_is_left_as_it_was(tiny: Any) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from extrapolate.errors import EvaluationError
+from extrapolate.running import body_of, evaluating, input_device
 
 LOGITS_AT_ONCE = 2**24
 """Logits held at a time (64 MiB in float32), whatever the length and the vocabulary are."""
@@ -57,7 +58,7 @@ def token_losses(
 
 def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -> Tensor:
     """Body once, head in slices; the whole at once for a model whose body and head cannot be told apart."""
-    body = getattr(model, "base_model", model)
+    body = body_of(model)
     batch, length = input_ids.shape
     with _counted(body, batch * length, progress):
         output = body(input_ids=input_ids, use_cache=False, **({} if body is model else {"return_dict": True}))
@@ -67,7 +68,7 @@ def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -
     losses = torch.empty(batch, length - 1)
     config: Any = model.config
     step = max(1, LOGITS_AT_ONCE // (batch * config.get_text_config().vocab_size))
-    with _replaying(model, output) as replay:
+    with _replaying(model, body, output) as replay:
         for start in range(0, length - 1, step):
             stop = min(start + step, length - 1)
             replay.hidden = hidden[:, start:stop]
@@ -123,28 +124,16 @@ class _Replay(nn.Module):
 
 
 @contextlib.contextmanager
-def _replaying(model: nn.Module, output: Any) -> Iterator[_Replay]:
+def _replaying(model: nn.Module, body: nn.Module, output: Any) -> Iterator[_Replay]:
     """Swap the body for a replay of its output; put back in any case."""
-    name = str(model.base_model_prefix)
-    body = getattr(model, name)
+    parent, _, name = next(path for path, module in model.named_modules() if module is body).rpartition(".")
+    holder = model.get_submodule(parent)
     replay = _Replay(output)
-    setattr(model, name, replay)
+    setattr(holder, name, replay)
     try:
         yield replay
     finally:
-        setattr(model, name, body)
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; each module returns to the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+        setattr(holder, name, body)
 
 
 @contextlib.contextmanager
@@ -166,10 +155,3 @@ def _counted(body: nn.Module, tokens: int, progress: Progress | None) -> Iterato
         for hook in hooks:
             hook.remove()
 
-
-def input_device(model: nn.Module) -> torch.device:
-    """Where token ids go: next to the input embedding."""
-    find: Any = getattr(model, "get_input_embeddings", None)
-    embedding: nn.Module = (find() if find else None) or model
-    parameter = next(embedding.parameters(), None)
-    return torch.device("cpu") if parameter is None or parameter.is_meta else parameter.device

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from extrapolate.errors import EvaluationError
-from extrapolate.evaluation.losses import evaluating, input_device, losses_of
+from extrapolate.evaluation.losses import losses_of
+from extrapolate.running import evaluating, input_device
 
 
 def masked_losses(

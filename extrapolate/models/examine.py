@@ -1,6 +1,5 @@
 """Whether a model's attention can run in bands, told from a few tokens, and what each layer needs for it."""
 
-import contextlib
 import copy
 import math
 import re
@@ -10,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from extrapolate.errors import ModelError, first_line
 from extrapolate.models.attention import NAME, PROBE, Banded, Probe, Seat, Turn, register
@@ -18,6 +16,7 @@ from extrapolate.models.installed import Installed, install
 from extrapolate.models.layers import index_of
 from extrapolate.models.rotary import PatchedRotary
 from extrapolate.rope import Layout, cos_sin
+from extrapolate.running import body_of, evaluating, input_device
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.plain import Plain
 from extrapolate.strategies.shipped import Shipped
@@ -195,17 +194,6 @@ def _hidden(model: Any, probe: Probe | None = None) -> Tensor:
     return found
 
 
-def body_of(model: Any) -> nn.Module:
-    """The part of a language model that ends in hidden states."""
-    body: Any = getattr(model, "base_model", model)
-    if body is model:
-        with contextlib.suppress(Exception):  # models without one say so in several ways
-            decoder = model.get_decoder()
-            body = decoder if isinstance(decoder, PreTrainedModel) else model
-    found: nn.Module = body
-    return found
-
-
 @torch.no_grad()
 def trial(model: Any, tokens: Tensor, purpose: str) -> Any:
     """What a model's body makes of (1, T) tokens, in evaluation mode.
@@ -213,13 +201,9 @@ def trial(model: Any, tokens: Tensor, purpose: str) -> Any:
     Raises:
         ModelError: when it fails, with the purpose.
     """
-    training = [module for module in model.modules() if module.training]
-    model.eval()
     try:
-        device = next(model.parameters()).device
-        if device.type == "meta":  # accelerate holds the weights elsewhere, and moves what comes in
-            device = torch.device("cpu")
-        return body_of(model)(input_ids=tokens.to(device), use_cache=False)
+        with evaluating(model):
+            return body_of(model)(input_ids=tokens.to(input_device(model)), use_cache=False)
     except ModelError:
         raise
     except Exception as error:
@@ -227,6 +211,3 @@ def trial(model: Any, tokens: Tensor, purpose: str) -> Any:
             f"{type(model).__name__}: a pass of {tokens.shape[1]} tokens to {purpose} failed: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
-    finally:
-        for module in training:
-            module.training = True
