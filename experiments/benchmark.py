@@ -39,7 +39,7 @@ def curve(cfg: DictConfig) -> list[dict[str, Any]]:
     one = documents[0].ids[None, : cfg.length]
 
     def whole_curve() -> None:
-        scores = evaluation.scores(evaluation.losses(model, documents))
+        scores = evaluation.scores(evaluation.measure(model, documents))
         assert len(scores) == cfg.curve_points
 
     def one_pass() -> None:

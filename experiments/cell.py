@@ -29,7 +29,7 @@ from extrapolate.storage import digest
 
 log = logging.getLogger("extrapolate")
 
-HELD: dict[tuple[xt.Checkpoint, str], nn.Module] = {}
+HELD: dict[tuple[xt.Checkpoint, str, str], nn.Module] = {}
 """The model in memory, at most one; the only state of a sweep's process."""
 
 REQUEST = ("model", "strategy", "data", "evaluation")
@@ -68,9 +68,8 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     label = strategy.label if layers is None else f"{strategy.label}, layers {_words(layers)}"
     facts.update(strategy=strategy.name, label=label, parameters=json_text(strategy.parameters()))
     facts.update(factor=strategy.parameters().get("factor"))
-    evaluation: xt.Perplexity = instantiate(cfg.evaluation)
-    facts.update(lengths=evaluation.lengths, evaluation=evaluation.name, protocol=evaluation.protocol)
-    facts.update(start_token=evaluation.start_token)
+    evaluation: xt.Evaluation = instantiate(cfg.evaluation)
+    facts.update(lengths=evaluation.lengths, **evaluation.columns())
     checkpoint: xt.Checkpoint = instantiate(_with_absolute_paths(cfg.model))
     content = checkpoint.digest()
     spec = _spec(checkpoint, content, layers if isinstance(layers, str) else None)
@@ -84,7 +83,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         shipped_type=spec.shipped_type,
         depends_on_length=strategy.varies_with_length(spec),
     )
-    strategy.bands(spec, evaluation.min_tokens)  # refuses a length out of its reach before anything is loaded
+    strategy.bands(spec, evaluation.longest)  # refuses a length out of its reach before anything is loaded
     tokenizer = _tokenizer(checkpoint, content)
     documents = xt.load_documents(
         instantiate(_with_absolute_paths(cfg.data.source)),
@@ -95,7 +94,6 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         seed=cfg.data.seed,
         progress=cfg.progress,
     )
-    start_token_id = evaluation.start_token_id(tokenizer)
     identity = {
         "model": {
             "digest": content,
@@ -108,7 +106,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         },
         "strategy": {"class": _class_name(strategy), "parameters": strategy.parameters()},
         "data": sorted(document.digest for document in documents),
-        "evaluation": {**evaluation.identity(), "start_token_id": start_token_id},
+        "evaluation": evaluation.identity(tokenizer),
         "versions": _versions(),
         **({} if layers is None else {"layers": layers}),
     }
@@ -117,22 +115,22 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         log.info("%s: reused, finished earlier (cell %s)", label, key)
         return {"outcome": "reused", "key": key, "label": label}
 
-    model = _model(checkpoint, content)
+    model = _model(checkpoint, content, evaluation.head)
     _reset_peak_memory(device)
     with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
         passes = f"{len(evaluation.lengths)} passes of up to" if handle.varies_with_length else "one pass of"
-        log.info("%s: %d document(s), %s %d tokens", label, len(documents), passes, evaluation.min_tokens)
+        log.info("%s: %d document(s), %s %d tokens", label, len(documents), passes, evaluation.longest)
         facts.update(layers=handle.layers)
         started = time.perf_counter()
-        losses = evaluation.losses(
+        measured = evaluation.measure(
             model,
             documents,
-            start_token_id=start_token_id,
+            tokenizer,
             one_pass=not handle.varies_with_length,
             description=label if cfg.progress else None,
         )
         seconds = time.perf_counter() - started
-    scores = evaluation.scores(losses)
+    scores = evaluation.scores(measured)
     facts.pop("lengths")
     shared = {
         **facts,
@@ -142,15 +140,15 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         "data_digest": digest(identity["data"]),
         "document_names": json_text([document.name for document in documents]),
         "seconds": seconds,
-        "tokens_per_second": sum(losses) * len(documents) / seconds,
+        "tokens_per_second": sum(t.numel() for name, t in measured.items() if name.startswith("window_")) / seconds,
         "peak_memory_bytes": _peak_memory(device),
     }
     rows = []
     for score in scores:
-        used = strategy.at(spec, score.length if len(losses) > 1 else evaluation.min_tokens)
+        used = strategy.at(spec, score.length_used if handle.varies_with_length else evaluation.longest)
         status = "nonfinite" if score.nonfinite else "ok"
         rows.append({**shared, **vars(score), "status": status, "parameters": json_text(used.parameters())})
-    ledger.write(identity, rows, losses)
+    ledger.write(identity, rows, measured)
     bad = [score.length for score in scores if score.nonfinite]
     if bad:
         log.warning("%s: losses that are not finite from length %d on", label, bad[0])
@@ -158,13 +156,13 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     return {"outcome": "computed", "key": key, "label": label}
 
 
-def _model(checkpoint: xt.Checkpoint, content: str) -> nn.Module:
+def _model(checkpoint: xt.Checkpoint, content: str, head: str) -> nn.Module:
     """The one model that this process holds: jobs of a sweep share it, another checkpoint or content replaces it."""
-    if (checkpoint, content) not in HELD:
+    if (checkpoint, content, head) not in HELD:
         HELD.clear()  # before loading: two models at once may not fit
         _free_memory()
-        HELD[checkpoint, content] = checkpoint.model()
-    return HELD[checkpoint, content]
+        HELD[checkpoint, content, head] = checkpoint.model(head)
+    return HELD[checkpoint, content, head]
 
 
 @functools.lru_cache(maxsize=1)
@@ -239,7 +237,7 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-PATHS = ("path", "long_factor", "short_factor")
+PATHS = ("path", "offload_folder", "long_factor", "short_factor")
 """Settings that may name a file or folder."""
 
 

@@ -16,7 +16,15 @@ from extrapolate.errors import (
     ResultError,
     StrategyError,
 )
-from extrapolate.evaluation import Perplexity, Score, masked_losses, prefix_score, token_losses
+from extrapolate.evaluation import (
+    Evaluation,
+    Perplexity,
+    PseudoPerplexity,
+    Score,
+    masked_losses,
+    prefix_score,
+    token_losses,
+)
 from extrapolate.models import (
     Checkpoint,
     Patch,
@@ -88,6 +96,7 @@ __all__ = [
     "DynamicLinear",
     "DynamicNTK",
     "DynamicYaRN",
+    "Evaluation",
     "EvaluationError",
     "ExtrapolateError",
     "FoPE",
@@ -114,6 +123,7 @@ __all__ = [
     "Perplexity",
     "Plain",
     "Proportional",
+    "PseudoPerplexity",
     "ReRoPE",
     "Resonance",
     "ResultError",

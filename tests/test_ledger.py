@@ -36,7 +36,7 @@ def rows(key: str, **changes: Any) -> list[dict[str, Any]]:
 
 
 def store(ledger: xt.Ledger, identity: dict[str, Any] = IDENTITY, **changes: Any) -> Path:
-    return ledger.write(identity, rows(cell_key(identity), **changes), {128: torch.full((2, 127), 3.0)})
+    return ledger.write(identity, rows(cell_key(identity), **changes), {"window_128": torch.full((2, 128), 3.0)})
 
 
 @pytest.fixture
@@ -54,14 +54,14 @@ def test_a_cell_is_read_back_as_it_was_written(ledger: xt.Ledger) -> None:
     assert table["nll_sum"].tolist() == [192.0, 384.0]
     assert table["key"].unique().tolist() == [key]
     losses = ledger.losses(key)
-    assert torch.equal(losses[128], torch.full((2, 127), 3.0))
+    assert torch.equal(losses["window_128"], torch.full((2, 128), 3.0))
 
 
 def test_losses_read_back_give_the_same_scores(tiny: Any, ledger: xt.Ledger) -> None:
     # a protocol can change without running the model again
     evaluation = xt.Perplexity(lengths=[64, 128])
     documents = [xt.Document("a", torch.randint(3, 128, (130,)))]
-    losses = evaluation.losses(tiny, documents)
+    losses = evaluation.measure(tiny, documents)
     ledger.write(IDENTITY, rows(cell_key(IDENTITY)), losses)
     assert evaluation.scores(ledger.losses(cell_key(IDENTITY))) == evaluation.scores(losses)
 

@@ -38,7 +38,7 @@ def test_prefix_perplexity_is_one_sum_over_one_count(tiny: Any, batch_size: int)
     # case 36: no mean of means; against a plain loop over tokens
     texts = documents(150, 160, 170)
     evaluation = xt.Perplexity(lengths=[2, 64, 100, 150], batch_size=batch_size)
-    scores = evaluation.scores(evaluation.losses(tiny, texts))
+    scores = evaluation.scores(evaluation.measure(tiny, texts))
     assert [score.length for score in scores] == [2, 64, 100, 150]
     for score in scores:
         loop = torch.cat([by_loop(tiny, text.ids[None, : score.length]).flatten() for text in texts])
@@ -60,9 +60,9 @@ def test_documents_weigh_by_their_tokens_in_float64() -> None:
 def test_one_pass_gives_what_a_pass_for_each_length_gives(tiny: Any) -> None:
     texts = documents(150, 160)
     evaluation = xt.Perplexity(lengths=[20, 70, 150])
-    once, each = evaluation.losses(tiny, texts), evaluation.losses(tiny, texts, one_pass=False)
-    assert list(once) == [150]
-    assert list(each) == [20, 70, 150]
+    once, each = evaluation.measure(tiny, texts), evaluation.measure(tiny, texts, one_pass=False)
+    assert [name for name in once if name.startswith("window")] == ["window_150"]
+    assert [name for name in each if name.startswith("window")] == ["window_150", "window_70", "window_20"]
     for a, b in zip(evaluation.scores(once), evaluation.scores(each), strict=True):
         assert a.nll_sum == pytest.approx(b.nll_sum, rel=1e-6)
 
@@ -70,7 +70,7 @@ def test_one_pass_gives_what_a_pass_for_each_length_gives(tiny: Any) -> None:
 def test_one_pass_runs_the_model_once() -> None:
     stub = Constant(1.0)
     evaluation = xt.Perplexity(lengths=list(range(2, 66)))
-    evaluation.losses(stub, documents(65))
+    evaluation.measure(stub, documents(65))
     assert [ids.shape[1] for ids in stub.fed] == [65]
 
 
@@ -78,7 +78,7 @@ def test_one_pass_runs_the_model_once() -> None:
 def test_perplexity_past_the_range_of_a_float_is_inf_and_nan_is_marked(loss: float, expected: float) -> None:
     # case 42: exp raises above 709.78, float32 is inf above 88.7
     evaluation = xt.Perplexity(lengths=[4, 8])
-    for score in evaluation.scores(evaluation.losses(Constant(loss), documents(20, 30))):
+    for score in evaluation.scores(evaluation.measure(Constant(loss), documents(20, 30))):
         assert score.perplexity == pytest.approx(expected, rel=1e-6, nan_ok=True)
         assert score.nll_mean == pytest.approx(loss, rel=1e-6, nan_ok=True)
         assert score.nonfinite == (score.tokens_scored if math.isnan(loss) else 0)
@@ -100,12 +100,11 @@ def test_each_model_input_has_exactly_the_start_tokens_asked_for(policy: str) ->
     # case 38: exactly one or none, never scored, and the window stays at the length asked for
     tokenizer, stub = byte_tokenizer(), Constant(1.0)
     evaluation = xt.Perplexity(lengths=[10, 20], start_token=policy)
-    start = evaluation.start_token_id(tokenizer)
     texts = documents(40, 50, 60)
     assert not any((text.ids == tokenizer.bos_token_id).any() for text in texts)
     for one_pass in (True, False):
         stub.fed.clear()
-        scores = evaluation.scores(evaluation.losses(stub, texts, start_token_id=start, one_pass=one_pass))
+        scores = evaluation.scores(evaluation.measure(stub, texts, tokenizer, one_pass=one_pass))
         assert sorted({ids.shape[1] for ids in stub.fed}) == ([20] if one_pass else [10, 20])
         for ids in stub.fed:
             assert int((ids == tokenizer.bos_token_id).sum()) == (policy == "first")
@@ -126,7 +125,7 @@ def test_a_tokenizer_that_adds_a_start_token_by_itself_adds_none() -> None:
     assert tokenizer("a")["input_ids"][0] == 0
     from extrapolate.data import encode
 
-    assert len(encode(tokenizer, "abc")) == 3
+    assert len(encode(tokenizer, "abc")[0]) == 3
 
 
 def test_a_start_token_that_does_not_exist_is_refused() -> None:
@@ -139,9 +138,9 @@ def test_a_start_token_that_does_not_exist_is_refused() -> None:
 def test_a_document_shorter_than_the_length_is_refused_and_not_cut(tiny: Any) -> None:
     # case 40
     with pytest.raises(xt.EvaluationError, match="d50 has 50 tokens, the longest length needs 64"):
-        xt.Perplexity(lengths=[64]).losses(tiny, documents(80, 50))
+        xt.Perplexity(lengths=[64]).measure(tiny, documents(80, 50))
     with pytest.raises(xt.EvaluationError, match="no documents"):
-        xt.Perplexity(lengths=[64]).losses(tiny, [])
+        xt.Perplexity(lengths=[64]).measure(tiny, [])
     with pytest.raises(xt.EvaluationError, match="needs 63 losses"):
         xt.prefix_score(torch.ones(1, 10), 64)
 
@@ -153,8 +152,17 @@ def test_a_document_shorter_than_the_length_is_refused_and_not_cut(tiny: Any) ->
         ({"lengths": []}, "lengths must be whole numbers of at least 2"),
         ({"lengths": [1, 2]}, "lengths must be whole numbers of at least 2"),
         ({"lengths": [64.5]}, "lengths must be whole numbers"),
-        ({"protocol": "sliding"}, "protocol must be 'prefix', got 'sliding'"),
-        ({"start_token": True}, "start_token must be one of none, first, got True"),
+        ({"protocol": "slide"}, "protocol must be one of prefix, by_position, last, sliding, .*, got 'slide'"),
+        ({"start_token": True}, "start_token must be one of none, first, every, got True"),
+        ({"start_token": "every"}, "start_token of protocol 'prefix' must be none or first, got 'every'"),
+        ({"stride": 8}, "stride means nothing to protocol 'prefix'"),
+        ({"tokens": 9000}, "tokens means nothing to protocol 'prefix'"),
+        ({"first_window": "tail"}, "first_window means nothing to protocol 'prefix'"),
+        ({"protocol": "sliding", "first_window": "half"}, "first_window must be 'whole' or 'tail', got 'half'"),
+        ({"protocol": "sliding", "stride": 0}, "stride must be a whole number of at least 1 and at most 1024, got 0"),
+        ({"protocol": "sliding", "stride": 1025}, "stride must be a whole number of at least 1 and at most 1024"),
+        ({"protocol": "sliding", "tokens": 100}, "tokens must be a whole number of at least 8192, got 100"),
+        ({"protocol": "last", "targets": 1024}, "targets must be a whole number of at least 1 and at most 1023"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
     ],
 )
@@ -165,5 +173,16 @@ def test_fields_are_checked_by_name(fields: dict[str, Any], message: str) -> Non
 
 def test_the_order_of_lengths_and_the_batch_are_no_part_of_the_identity() -> None:
     a, b = xt.Perplexity(lengths=[64, 32, 64], batch_size=4), xt.Perplexity(lengths=[32, 64])
-    assert a.identity() == b.identity()
-    assert a.identity() != xt.Perplexity(lengths=[32, 64], start_token="first").identity()
+    assert a.identity(None) == b.identity(None)
+    other = xt.Perplexity(lengths=[32, 64], start_token="first")
+    assert a.identity(None) != other.identity(byte_tokenizer())
+
+
+def test_a_default_spelled_out_is_the_same_cell() -> None:
+    lengths = [32, 64]
+    left_out = xt.Perplexity(lengths=lengths, protocol="sliding")
+    told: dict[str, Any] = {"start_token": "none", "tokens": 64, "stride": 16, "first_window": "whole"}
+    assert left_out.identity(None) == xt.Perplexity(lengths=lengths, protocol="sliding", **told).identity(None)
+    for change in ({"tokens": 70}, {"stride": 8}, {"first_window": "tail"}, {"start_token": "every"}):
+        other = xt.Perplexity(lengths=lengths, protocol="sliding", **{**told, **change})
+        assert other.identity(byte_tokenizer()) != left_out.identity(None)

@@ -24,7 +24,7 @@ def curve(smollm2: tuple[Any, list[xt.Document]], strategy: xt.Strategy, lengths
     model, documents = smollm2
     evaluation = xt.Perplexity(lengths=lengths)
     with xt.patched(model, strategy):
-        return [score.perplexity for score in evaluation.scores(evaluation.losses(model, documents))]
+        return [score.perplexity for score in evaluation.scores(evaluation.measure(model, documents))]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The main job end to end on a tiny checkpoint: cells, failures, resuming, the command line."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -117,13 +118,24 @@ def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, ce
         "first_scored": 1,
         "last_scored": 255,
         "nonfinite": 0,
+        "windows": 2,
+        "context_min": 1,
+        "context_max": 255,
+        "bytes_scored": 510,  # a token is a byte
+        "mean": "tokens",
+        "unit": "document",
         "extrapolate_version": xt.__version__,
     }
     assert {name: row[name] for name in expected} == expected
     assert json.loads(row["parameters"]) == xt.YaRN(factor=4).parameters()
+    units = json.loads(row["units"])
+    assert [weight for _, weight in units] == [255, 255]
+    assert sum(loss for loss, _ in units) == pytest.approx(row["nll_sum"], rel=1e-9)
+    assert row["bits_per_byte"] == pytest.approx(row["nll_mean"] / math.log(2), rel=1e-9)
     assert row["attention_factor"] == pytest.approx(1.1386294361)
     filled = set(table.columns[table.notna().all()])
-    assert {name for name, _, _ in COLUMNS} - filled - {"peak_memory_bytes"} == {"error_type", "error_message"}
+    empty = {"error_type", "error_message", "stride", "targets"}
+    assert {name for name, _, _ in COLUMNS} - filled - {"peak_memory_bytes"} == empty
 
 
 def test_the_number_is_what_the_library_gives(
@@ -151,11 +163,8 @@ def test_a_strategy_that_depends_on_length_runs_a_pass_for_each_and_says_so(tmp_
     assert plain["nll_sum"].tolist()[:2] == pytest.approx(stretch["nll_sum"].tolist()[:2], rel=1e-6)  # up to L
     assert plain["nll_sum"].iloc[2] != pytest.approx(stretch["nll_sum"].iloc[2], rel=1e-4)  # beyond
     losses = xt.Ledger(tmp_path / "results").losses(stretch["key"].iloc[0])
-    assert {window: tuple(tensor.shape) for window, tensor in losses.items()} == {
-        16: (2, 15),
-        64: (2, 63),
-        256: (2, 255),
-    }
+    shapes = {name: tuple(tensor.shape) for name, tensor in losses.items() if name.startswith("window")}
+    assert shapes == {"window_16": (2, 16), "window_64": (2, 64), "window_256": (2, 256)}
 
 
 def test_strategies_of_positions_are_cells_and_automatic_parameters_are_told_for_each_length(
@@ -355,9 +364,9 @@ def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
     loads: list[Any] = []
     original = xt.Checkpoint.model
 
-    def counted(checkpoint: xt.Checkpoint) -> Any:
+    def counted(checkpoint: xt.Checkpoint, head: str) -> Any:
         loads.append(checkpoint)
-        return original(checkpoint)
+        return original(checkpoint, head)
 
     monkeypatch.setattr(xt.Checkpoint, "model", counted)
     for strategy in ("plain", "yarn", "ntk"):
@@ -431,14 +440,14 @@ def test_a_failed_cell_is_tried_again_and_its_failure_forgotten(tmp_path: Path, 
 def test_running_out_of_memory_is_an_outcome_and_the_next_cell_runs(
     tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = xt.Perplexity.losses
+    original = xt.Perplexity.measure
 
-    def losses(self: xt.Perplexity, *args: Any, **options: Any) -> Any:
+    def measure(self: xt.Perplexity, *args: Any, **options: Any) -> Any:
         if max(self.lengths) > 300:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
         return original(self, *args, **options)
 
-    monkeypatch.setattr(xt.Perplexity, "losses", losses)
+    monkeypatch.setattr(xt.Perplexity, "measure", measure)
     runs = [job.run_cell(cell("strategy=plain", f"evaluation.lengths=[16,{n}]")) for n in (64, 400, 100)]
     assert [r["outcome"] for r in runs] == ["computed", "failed", "computed"]
     table = results(tmp_path)

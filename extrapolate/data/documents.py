@@ -34,10 +34,13 @@ class Document:
     Attributes:
         name: unique in its corpus.
         ids: (tokens,) int64, no special tokens added.
+        ends: (tokens,) int64, UTF-8 bytes of the text up to the end of each token, for bits per byte; None where the
+            tokenizer does not tell. Blanks between two tokens count with the later one.
     """
 
     name: str
     ids: Tensor
+    ends: Tensor | None = None
 
     @property
     def digest(self) -> str:
@@ -90,7 +93,7 @@ def load_documents(
             if wanted is not None and name not in wanted:
                 seen.append((name, -1))
                 continue
-            document = Document(name, encode(tokenizer, text, fingerprint))
+            document = Document(name, *encode(tokenizer, text, fingerprint))
             seen.append((name, document.ids.numel()))
             if document.ids.numel() >= min_tokens:
                 if name in found:
@@ -147,29 +150,55 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def encode(tokenizer: Any, text: str, fingerprint: str | None = None) -> Tensor:
-    """Token ids of a text: (tokens,) int64, no special tokens, no truncation, no warning about length.
+def encode(tokenizer: Any, text: str, fingerprint: str | None = None) -> tuple[Tensor, Tensor | None]:
+    """Token ids of a text and where each token ends: no special tokens, no truncation, no warning about length.
 
     Args:
         tokenizer: a transformers tokenizer.
         text: one document.
         fingerprint: of the tokenizer; given, long texts are cached on disk.
+
+    Returns:
+        (tokens,) int64 ids, and (tokens,) int64 UTF-8 bytes of the text up to the end of each token; None from a
+        tokenizer that tells no offsets.
     """
     if fingerprint is None or len(text) < CACHE_FROM_CHARACTERS:
-        return torch.tensor(_tokenize(tokenizer, text), dtype=torch.int64)
+        return _columns(_tokenize(tokenizer, text))
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    path = cache_dir("tokens", fingerprint[:16], key[:2]) / f"{key}.npy"
+    path = cache_dir("tokens", "with_ends", fingerprint[:16], key[:2]) / f"{key}.npy"
     try:
-        ids = np.load(path, allow_pickle=False)
-        return torch.from_numpy(ids.astype(np.int64))
+        return _columns(np.load(path, allow_pickle=False))
     except (OSError, ValueError, EOFError):  # absent, or cut by a crash of an older release
-        ids = np.asarray(_tokenize(tokenizer, text), dtype=np.uint32)
+        found = _tokenize(tokenizer, text)
     buffer = io.BytesIO()
-    np.save(buffer, ids, allow_pickle=False)
+    np.save(buffer, found, allow_pickle=False)
     write_atomic(path, buffer.getvalue())
-    return torch.from_numpy(ids.astype(np.int64))
+    return _columns(found)
 
 
-def _tokenize(tokenizer: Any, text: str) -> list[int]:
-    encoded = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False, return_attention_mask=False)
-    return list(encoded["input_ids"])
+def _columns(found: np.ndarray) -> tuple[Tensor, Tensor | None]:
+    rows = torch.from_numpy(found.astype(np.int64))
+    return rows[0], rows[1] if len(rows) > 1 else None
+
+
+def _tokenize(tokenizer: Any, text: str) -> np.ndarray:
+    """(1 or 2, tokens) uint32: ids, and byte ends of a tokenizer that tells offsets."""
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    encoded = tokenizer(
+        text,
+        add_special_tokens=False,
+        truncation=False,
+        verbose=False,
+        return_attention_mask=False,
+        return_offsets_mapping=fast,
+    )
+    ids = list(encoded["input_ids"])
+    if not fast or not ids:
+        return np.asarray([ids], dtype=np.uint32)
+    # offsets count characters; a character has 1 to 4 bytes, by its code point
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    widths = 1 + (points > 0x7F) + (points > 0x7FF) + (points > 0xFFFF)
+    before = np.concatenate(([0], np.cumsum(widths)))
+    ends = np.maximum.accumulate(before[np.asarray(encoded["offset_mapping"])[:, 1]])
+    ends[-1] = before[-1]  # a blank at the very end belongs to the last token
+    return np.asarray([ids, ends], dtype=np.uint32)

@@ -1,7 +1,17 @@
 """What is measured on a model at a length. An evaluation never sees a strategy."""
 
+from extrapolate.evaluation.base import Evaluation, Score, perplexity
 from extrapolate.evaluation.losses import token_losses
-from extrapolate.evaluation.masked import masked_losses
-from extrapolate.evaluation.perplexity import Perplexity, Score, perplexity, prefix_score
+from extrapolate.evaluation.masked import PseudoPerplexity, masked_losses
+from extrapolate.evaluation.perplexity import Perplexity, prefix_score
 
-__all__ = ["Perplexity", "Score", "masked_losses", "perplexity", "prefix_score", "token_losses"]
+__all__ = [
+    "Evaluation",
+    "Perplexity",
+    "PseudoPerplexity",
+    "Score",
+    "masked_losses",
+    "perplexity",
+    "prefix_score",
+    "token_losses",
+]

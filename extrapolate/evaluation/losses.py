@@ -154,4 +154,3 @@ def _counted(body: nn.Module, tokens: int, progress: Progress | None) -> Iterato
     finally:
         for hook in hooks:
             hook.remove()
-

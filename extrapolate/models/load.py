@@ -1,9 +1,10 @@
-"""Load a causal language model from the Hub, a folder, a GGUF file, the SmolLM2 package, or this one."""
+"""Load a language model from the Hub, a folder, a GGUF file, the SmolLM2 package, or this one."""
 
 import functools
 import importlib.util
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GgufConfig
 
 from extrapolate.errors import LoadError, first_line
 from extrapolate.models.families import layer_types, read_spec, saved_entry
@@ -28,6 +29,7 @@ BUNDLED = {"bundled": Path(__file__).parent.parent / "bundled"}
 """Names of models that are part of this package."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+HEADS = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
 IDENTITY_SUFFIXES = (".safetensors", ".json", ".bin", ".model", ".txt", ".jinja")
 HUB_TIMEOUT_S = 10.0
 
@@ -42,7 +44,9 @@ class Checkpoint:
         revision: branch, tag or commit on the Hub; one that is in the local Hub cache is taken from there.
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto`` for the checkpoint's own (bfloat16 for GGUF).
         device: ``auto`` for a GPU when there is one, or a torch device.
-        device_map: transformers' ``device_map`` (such as ``auto``, over several GPUs); instead of ``device``.
+        device_map: transformers' ``device_map``, instead of ``device``: ``auto`` (over several GPUs, the rest on the
+            CPU), or module → device, ``cpu`` or ``disk``.
+        offload_folder: where layers that the map puts on ``disk`` are kept while the model is in use.
         attn_implementation: transformers' attention (``sdpa``, ``eager``, ``flash_attention_2``).
         pretrained_length: tokens; overrides what the config says.
         trust_remote_code: run the repository's own Python code.
@@ -56,7 +60,8 @@ class Checkpoint:
     revision: str | None = None
     dtype: str = "auto"
     device: str = "auto"
-    device_map: str | None = None
+    device_map: str | Mapping[str, Any] | None = field(default=None, hash=False)
+    offload_folder: str | None = None
     attn_implementation: str = "sdpa"
     pretrained_length: int | None = None
     trust_remote_code: bool = False
@@ -65,6 +70,8 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path.strip():
             raise LoadError(f"path must be a Hub id, a folder, a GGUF file, 'smollm2' or 'bundled', got {self.path!r}")
+        if isinstance(self.device_map, Mapping):
+            object.__setattr__(self, "device_map", dict(self.device_map))
         if self.dtype != "auto" and self.dtype not in DTYPES:
             raise LoadError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, got {self.dtype!r}")
 
@@ -100,12 +107,18 @@ class Checkpoint:
         """The tokenizer that belongs to the weights."""
         return self._call(AutoTokenizer.from_pretrained, "tokenizer")
 
-    def model(self) -> nn.Module:
-        """The model in evaluation mode, on its device."""
+    def model(self, head: str = "causal") -> nn.Module:
+        """The model in evaluation mode, on its device.
+
+        Args:
+            head: ``causal`` or ``masked``, the kind of language model.
+        """
         dtype = DTYPES.get(self.dtype, "auto")
         placed: dict[str, Any] = {"device_map": self.device_map} if self.device_map else {}
+        if self.offload_folder:
+            placed["offload_folder"] = self.offload_folder
         model: nn.Module = self._call(
-            AutoModelForCausalLM.from_pretrained,
+            HEADS[head].from_pretrained,
             "model",
             dtype=dtype,
             attn_implementation=self.attn_implementation,
@@ -257,6 +270,8 @@ def _advice(error: Exception) -> str:
         return f"{text}; the Hub refuses access: accept the licence on the model's page and run `hf auth login`"
     if status == 404:
         return f"{text}; check the spelling, or give a local folder"
+    if "does not support an attention implementation" in lower:
+        return f"{type(error).__name__}: {first_line(error).partition('. ')[0]}; set attn_implementation=eager"
     if "trust_remote_code" in lower:
         return f"{text}; it needs its own Python code: review it and set trust_remote_code=true"
     if "safetensors" in lower:

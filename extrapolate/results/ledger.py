@@ -34,8 +34,8 @@ class Ledger:
     """A results folder.
 
     Layout: ``cells/<key>/`` holds ``cell.json`` (identity, checksums), ``scores.parquet`` (rows of the one schema) and
-    ``losses.safetensors`` (per-token losses, one tensor for each window); ``failures/<request>/`` holds the rows and
-    the traceback of a cell that failed, until the same request succeeds.
+    ``losses.safetensors`` (what was measured, such as per-token losses, as the evaluation names it);
+    ``failures/<request>/`` holds the rows and the traceback of a cell that failed, until the same request succeeds.
     """
 
     root: Path
@@ -54,14 +54,14 @@ class Ledger:
         return problem is None
 
     def write(
-        self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], losses: Mapping[int, Tensor]
+        self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Tensor]
     ) -> Path:
         """Store a finished cell; one that is there and whole already holds the same and is kept.
 
         Args:
             identity: what its key is the hash of.
             rows: of the one schema.
-            losses: window → (documents, window - 1) float32, nats.
+            measured: what the evaluation measured, by its names.
 
         Returns:
             The cell's folder.
@@ -70,7 +70,7 @@ class Ledger:
         target = self.root / CELLS / key
         if target.exists() and not _damage(target):
             return target
-        tensors = {f"window_{window}": tensor.contiguous() for window, tensor in losses.items()}
+        tensors = {name: tensor.contiguous() for name, tensor in measured.items()}
         files = {SCORES: _parquet(to_table(rows)), LOSSES: safetensors.torch.save(tensors)}
         return _write(target, {"key": key, "identity": identity}, files)
 
@@ -92,8 +92,10 @@ class Ledger:
         """Forget an earlier failure of a request that has succeeded now."""
         shutil.rmtree(self.root / FAILURES / request, ignore_errors=True)
 
-    def losses(self, key: str) -> dict[int, Tensor]:
-        """Per-token losses of a finished cell: window → (documents, window - 1) float32, nats.
+    def losses(self, key: str) -> dict[str, Tensor]:
+        """What a finished cell measured, as its evaluation's ``measure`` names it; ``scores`` takes it back.
+
+        Of perplexity ``window_n`` holds (windows, n) float32 losses, nats, of windows of n tokens.
 
         Raises:
             ResultError: when the cell is absent or damaged.
@@ -102,8 +104,8 @@ class Ledger:
         problem = _damage(folder)
         if problem:
             raise ResultError(f"{folder}: {problem}")
-        tensors = safetensors.torch.load((folder / LOSSES).read_bytes())
-        return {int(name.removeprefix("window_")): tensor for name, tensor in sorted(tensors.items())}
+        tensors: dict[str, Tensor] = safetensors.torch.load((folder / LOSSES).read_bytes())
+        return tensors
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
