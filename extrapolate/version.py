@@ -1,3 +1,3 @@
 """The version, part of every cell's key: a release that changes a number changes the key."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

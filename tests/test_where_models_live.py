@@ -147,3 +147,22 @@ def test_a_model_cast_after_patching_is_the_one_cast_before(strategy: xt.Strateg
     then.to(torch.bfloat16)
     xt.patch(then, strategy)
     assert torch.equal(logits(first, ids), logits(then, ids))
+
+
+@BOTH
+def test_a_checkpoint_with_layers_on_disk_is_a_field_of_the_configuration(
+    tmp_path: Path, checkpoint_folder: Path, strategy: xt.Strategy
+) -> None:
+    places = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
+    spilt = xt.Checkpoint(
+        str(checkpoint_folder),
+        device="cpu",
+        device_map={**places, "model.layers.0": "cpu", "model.layers.1": "disk"},
+        offload_folder=str(tmp_path / "offload"),
+    )
+    whole = xt.Checkpoint(str(checkpoint_folder), device="cpu")
+    assert {spilt: 1}[spilt] == 1  # hashable: it names the model that a sweep holds
+    assert spilt.digest() == whole.digest()
+    model, ids = spilt.model(), tokens(100)
+    assert any(parameter.is_meta for parameter in model.parameters())
+    torch.testing.assert_close(under(model, strategy, ids), under(whole.model(), strategy, ids), rtol=0, atol=1e-5)
