@@ -85,15 +85,8 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     )
     strategy.bands(spec, evaluation.longest)  # refuses a length out of its reach before anything is loaded
     tokenizer = _tokenizer(checkpoint, content)
-    documents = xt.load_documents(
-        instantiate(_with_absolute_paths(cfg.data.source)),
-        tokenizer,
-        documents=cfg.data.documents,
-        min_tokens=evaluation.min_tokens,
-        names=None if cfg.data.names is None else list(cfg.data.names),
-        seed=cfg.data.seed,
-        progress=cfg.progress,
-    )
+    documents = _documents(cfg, tokenizer, evaluation.min_tokens)
+    facts.update(data=cfg.data.name if documents else None)
     identity = {
         "model": {
             "digest": content,
@@ -140,7 +133,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         "data_digest": digest(identity["data"]),
         "document_names": json_text([document.name for document in documents]),
         "seconds": seconds,
-        "tokens_per_second": sum(t.numel() for name, t in measured.items() if name.startswith("window_")) / seconds,
+        "tokens_per_second": int(measured["input_tokens"]) / seconds,
         "peak_memory_bytes": _peak_memory(device),
     }
     rows = []
@@ -154,6 +147,21 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         log.warning("%s: losses that are not finite from length %d on", label, bad[0])
     log.info("%s: computed in %.1f s (cell %s)", label, seconds, key)
     return {"outcome": "computed", "key": key, "label": label}
+
+
+def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Document]:
+    """Of the data group; none for an evaluation that brings its own text."""
+    if not min_tokens:
+        return []
+    return xt.load_documents(
+        instantiate(_with_absolute_paths(cfg.data.source)),
+        tokenizer,
+        documents=cfg.data.documents,
+        min_tokens=min_tokens,
+        names=None if cfg.data.names is None else list(cfg.data.names),
+        seed=cfg.data.seed,
+        progress=cfg.progress,
+    )
 
 
 def _model(checkpoint: xt.Checkpoint, content: str, head: str) -> nn.Module:

@@ -4,12 +4,18 @@ from extrapolate.evaluation.base import Evaluation, Score, perplexity
 from extrapolate.evaluation.losses import token_losses
 from extrapolate.evaluation.masked import PseudoPerplexity, masked_losses
 from extrapolate.evaluation.perplexity import Perplexity, prefix_score
+from extrapolate.evaluation.retrieval import CommonWords, KeyValue, Needle, Passkey, VariableTracking
 
 __all__ = [
+    "CommonWords",
     "Evaluation",
+    "KeyValue",
+    "Needle",
+    "Passkey",
     "Perplexity",
     "PseudoPerplexity",
     "Score",
+    "VariableTracking",
     "masked_losses",
     "perplexity",
     "prefix_score",

@@ -78,6 +78,54 @@ def _by_slices(model: nn.Module, input_ids: Tensor, progress: Progress | None) -
     return losses
 
 
+@torch.no_grad()
+def answer_losses(
+    model: nn.Module, input_ids: Tensor, count: int, *, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Loss and rank of the last tokens of a text, each given all that precede it.
+
+    Args:
+        model: a causal language model, patched or not.
+        input_ids: (batch, length) without padding.
+        count: how many tokens at the end are scored; below the length.
+        chunk: tokens in one forward pass, what came before being in the cache; the whole text when left out.
+
+    Returns:
+        (batch, count) float32 losses, nats, and (batch, count) int64 ranks: how many tokens the model prefers to the
+        right one. Rank 0 is what greedy decoding picks; of equal logits it picks the smallest id. On the CPU.
+    """
+    ids = input_ids.to(input_device(model))
+    inputs, targets = ids[:, :-1], ids[:, -count:]
+    with evaluating(model):
+        logits = _last_logits(model, inputs, count, chunk or inputs.shape[1]).float()
+    right = logits.gather(-1, targets[..., None].to(logits.device))
+    smaller = torch.arange(logits.shape[-1], device=logits.device) < targets[..., None].to(logits.device)
+    ranks = ((logits > right) | ((logits == right) & smaller)).sum(dim=-1)
+    return losses_of(logits, targets), ranks.cpu()
+
+
+def _last_logits(model: nn.Module, inputs: Tensor, count: int, chunk: int) -> Tensor:
+    """(batch, count, vocabulary): logits behind the last inputs."""
+    body = body_of(model)
+    options: dict[str, Any] = {} if body is model else {"return_dict": True}
+    # the last piece holds all that is scored
+    early = torch.split(inputs[:, :-count], chunk, dim=1) if inputs.shape[1] > chunk else ()
+    last = inputs[:, sum(part.shape[1] for part in early) :]
+    cached: dict[str, Any] = {}
+    for part in early:
+        output = body(input_ids=part, use_cache=True, **options, **cached)
+        name = "cache" if getattr(output, "cache", None) is not None else "past_key_values"  # renamed in 5.24
+        cached = {name: getattr(output, name)}
+    output = body(input_ids=last, use_cache=bool(early), **options, **cached)
+    if hasattr(output, "logits"):
+        found: Tensor = output.logits[:, -count:]
+        return found
+    with _replaying(model, body, output) as replay:
+        replay.hidden = output.last_hidden_state[:, -count:]
+        logits: Tensor = model(input_ids=last[:, -count:], use_cache=False, return_dict=True).logits
+    return logits
+
+
 def losses_of(logits: Tensor, targets: Tensor) -> Tensor:
     """(batch, n, vocabulary), (batch, n) → (batch, n) float32 on the CPU."""
     targets = targets.to(logits.device)

@@ -183,6 +183,7 @@ class PseudoPerplexity:
         Returns:
             ``window_n``: (documents, n) float32, nats, the loss of each of the n tokens of model input, NaN for the
             frame. ``bytes_i``: (tokens,) int64, UTF-8 bytes of document i up to the end of each token, where known.
+            ``input_tokens``: how many were run.
 
         Raises:
             EvaluationError: when a document is too short or there is none, or the tokenizer has no mask token.
@@ -191,7 +192,7 @@ class PseudoPerplexity:
         ids = self._ids(tokenizer)
         framed = self.start_token == "first"
         total = len(documents) * sum(n * min(self.every, n) for n in self.lengths)
-        measured: dict[str, Tensor] = {}
+        measured = {"input_tokens": torch.tensor(total)}
         with progress_bar(total, description) as bar:
             for length in self.lengths:
                 text = torch.stack([d.ids[: length - 2 * framed] for d in documents])

@@ -190,6 +190,7 @@ class Perplexity:
             first. ``places_n``: (windows, 3) int64, its document, the index there of the window's first token, and 1
             for a start token before it.
             ``bytes_i``: (tokens,) int64, UTF-8 bytes of document i up to the end of each token, where known.
+            ``input_tokens``: how many were run.
 
         Raises:
             EvaluationError: when a document is too short or there is none.
@@ -198,7 +199,7 @@ class Perplexity:
         start_token_id = self.start_token_id(tokenizer)
         runs = self._runs(one_pass)
         total = len(documents) * sum(size * len(windows) for size, windows in runs.items())
-        measured: dict[str, Tensor] = {}
+        measured = {"input_tokens": torch.tensor(total)}
         with progress_bar(total, description) as bar:
             for size, windows in runs.items():
                 work = [(d, window) for d in range(len(documents)) for window in windows]

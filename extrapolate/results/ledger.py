@@ -109,7 +109,7 @@ class Ledger:
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
-    """Every recorded cell at or below a folder as one tidy table, one row for each cell and length.
+    """Every recorded cell at or below a folder as one tidy table, a row for each cell and length (and depth).
 
     Columns and units are those of :data:`extrapolate.results.schema.COLUMNS`. Failed cells have rows too, with their
     status and error. Damaged cells are reported with a warning and left out.
@@ -136,7 +136,7 @@ def read_results(path: str | Path) -> pd.DataFrame:
     baseline = ~frame["strategy"].isin(["plain", "shipped"])  # what others are compared with comes first
     return (
         frame.assign(_baseline=baseline)
-        .sort_values(["model", "data", "_baseline", "strategy", "factor", "key", "length"], ignore_index=True)
+        .sort_values(["model", "data", "_baseline", "strategy", "factor", "key", "length", "depth"], ignore_index=True)
         .drop(columns="_baseline")
     )
 
