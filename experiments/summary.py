@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import rich.box
@@ -19,6 +19,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import extrapolate as xt
+from extrapolate.analysis import paired
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OUTCOME = "outcome.json"
 """What each job leaves in its folder, for the summary."""
@@ -89,17 +93,47 @@ def draw(table: pd.DataFrame, results: Path, **options: Any) -> list[Path]:
     results.mkdir(parents=True, exist_ok=True)
     paths = [results / "scores.csv"]
     table.to_csv(paths[0], index=False)
+    verdicts = _verdicts(table)
+    if not verdicts.empty:
+        paths.append(results / "verdicts.csv")
+        verdicts.to_csv(paths[-1], index=False)
     if table["length"].notna().any():
         import matplotlib as mpl  # not before there is something to draw
 
-        models = ", ".join(sorted(table["model"].dropna().unique()))
-        corpora = ", ".join(sorted(table["data"].dropna().unique()))
         with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
-            figure = xt.plots.perplexity_by_length(table, title=f"{models} on {corpora}", **options)
-            for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
-                paths.append(results / f"perplexity_by_length{suffix}")
-                figure.savefig(paths[-1], **how)
+            for name, figure in _figures(table, **options).items():
+                for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
+                    paths.append(results / f"{name}{suffix}")
+                    figure.savefig(paths[-1], **how)
     return paths
+
+
+def _verdicts(table: pd.DataFrame) -> pd.DataFrame:
+    """Each strategy against the baseline on the same tokens; empty where there is no baseline or nothing to pair."""
+    try:
+        return paired(table)
+    except xt.ResultError:
+        return pd.DataFrame()
+
+
+def _figures(table: pd.DataFrame, **options: Any) -> "dict[str, Figure]":
+    """File name → the figures that this table has rows for."""
+    found = {}
+    perplexities = xt.plots.perplexities(table)
+    if not perplexities.empty:
+        found["perplexity_by_length"] = xt.plots.perplexity_by_length(table, title=_title(perplexities), **options)
+    if (perplexities["protocol"] == "by_position").any():
+        found["loss_by_position"] = xt.plots.loss_by_position(table)
+    answers = table[table["samples"].notna() & table["accuracy"].notna()]
+    if not answers.empty:
+        found["retrieval"] = xt.plots.retrieval(table, title=_title(answers))
+        found["retrieval_loss"] = xt.plots.retrieval(table, value="nll_mean", title=_title(answers))
+    return found
+
+
+def _title(rows: pd.DataFrame) -> str:
+    models, corpora = (", ".join(sorted(rows[column].dropna().unique())) for column in ("model", "data"))
+    return f"{models} on {corpora}" if corpora else models
 
 
 def terminal_table(table: pd.DataFrame) -> Table:
@@ -123,9 +157,37 @@ def terminal_table(table: pd.DataFrame) -> Table:
     return out
 
 
+def retrieval_table(table: pd.DataFrame) -> Table:
+    """Accuracy and loss of answers, task and strategy × length, over all depths."""
+    rows = table[table["accuracy"].notna()]
+    title = "answers right, and loss (nats an answer token), by length (tokens)"
+    out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    out.add_column("task")
+    out.add_column("strategy", overflow="fold")
+    lengths = sorted(int(n) for n in rows["length"].unique())[-MOST_COLUMNS:]
+    for length in lengths:
+        out.add_column(f"{length:,}", justify="right", no_wrap=True)
+    for task, group in rows.groupby("evaluation", sort=False):
+        for name, curve in group.groupby(xt.plots.curve_names(group), sort=False):
+            means = {
+                n: curve.loc[curve["length"] == n, ["accuracy", "nll_mean"]].astype(float).mean()
+                for n in lengths
+                if (curve["length"] == n).any()
+            }
+            cells = [
+                f"{means[n]['accuracy']:.0%} {number(float(means[n]['nll_mean']))}" if n in means else "–"
+                for n in lengths
+            ]
+            out.add_row(str(task), escape(str(name)), *cells)
+    return out
+
+
 def print_scores(console: Console, table: pd.DataFrame) -> None:
-    """The table, and what it cannot show."""
-    console.print(terminal_table(table))
+    """The tables, and what they cannot show."""
+    if not xt.plots.perplexities(table).empty:
+        console.print(terminal_table(table))
+    if table["accuracy"].notna().any():
+        console.print(retrieval_table(table))
     print_omissions(console, table)
     print_incomparable(console, table)
 

@@ -30,6 +30,7 @@ from extrapolate.evaluation import (
     prefix_score,
     token_losses,
 )
+from extrapolate.harness import lm_eval_model
 from extrapolate.models import (
     Checkpoint,
     Patch,
@@ -149,6 +150,7 @@ __all__ = [
     "YaRN",
     "__version__",
     "compose",
+    "lm_eval_model",
     "load_documents",
     "load_model",
     "masked_losses",

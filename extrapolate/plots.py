@@ -9,8 +9,11 @@ import matplotlib.ticker
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from extrapolate.analysis import intervals
 from extrapolate.analysis import relative_positions as positions_of
 from extrapolate.errors import ResultError
 from extrapolate.rope import RopeSpec
@@ -27,12 +30,13 @@ CEILING = 1e6
 def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceiling: float = CEILING) -> Figure:
     """Perplexity against context length, both logarithmic, one curve for each strategy.
 
-    The pretrained length is marked. A point that is infinite, not a number, above the ceiling or failed has no place on
+    A band is the 95 % bootstrap interval, where a cell tells more than one unit; with many curves there are none. The
+    pretrained length is marked. A point that is infinite, not a number, above the ceiling or failed has no place on
     the axis: it is drawn as a cross on the upper edge and counted in the legend. With more curves than colours the
     legend stands beside the axes, in the order in which the curves end.
 
     Args:
-        table: rows of :func:`extrapolate.read_results`.
+        table: rows of :func:`extrapolate.read_results`; those of retrieval are left out.
         title: above the axes.
         ceiling: the largest perplexity drawn; a low one shows what close curves do.
 
@@ -42,9 +46,10 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
     Raises:
         ResultError: when the table has no rows with a length.
     """
-    rows = table[table["length"].notna()]
+    rows = perplexities(table)
     if rows.empty:
-        raise ResultError("there is nothing to plot: the table has no row with a length")
+        raise ResultError("there is nothing to plot: the table has no perplexity with a length")
+    rows = intervals(rows)
     names = curve_names(rows)
     crowded = names.nunique() > len(COLOURS)
     figure = Figure(figsize=(8.4, 5.0) if crowded else (6.4, 4.2), layout="constrained")
@@ -69,6 +74,9 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
             linestyle=STYLES[i // len(COLOURS) % len(STYLES)],
             label=f"{name} ({absent} off scale)" if absent else str(name),
         )
+        if not crowded:
+            low, high = (curve[f"perplexity_{side}"].to_numpy(float)[drawn] for side in ("low", "high"))
+            axes.fill_between(length[drawn], low, high, color=colour, alpha=0.15, linewidth=0)
         missing += [(x, colour) for x in length[~drawn]]
         last.append(value[drawn][-1] if drawn.any() and drawn[-1] else math.inf)
     trained_at = sorted(int(n) for n in rows["pretrained_length"].dropna().unique())
@@ -81,7 +89,7 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
             continue
         _mark(axes, pretrained, "pretrained length")
     axes.set_xlabel("context length L (tokens)")
-    axes.set_ylabel("perplexity of tokens 2…L")
+    axes.set_ylabel(_perplexity_label(rows))
     handles, labels = axes.get_legend_handles_labels()
     if crowded:
         order = sorted(range(len(last)), key=lambda i: -last[i])
@@ -96,22 +104,44 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
     return figure
 
 
+def perplexities(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a length that are not of retrieval."""
+    return table[table["length"].notna() & table["samples"].isna()]
+
+
+def _perplexity_label(rows: pd.DataFrame) -> str:
+    protocols = set(rows["protocol"].dropna())
+    if protocols <= {"prefix"}:
+        return "perplexity of tokens 2…L"
+    if protocols == {"masked"}:
+        return "pseudo-perplexity"
+    return "perplexity" + (f" ({protocols.pop()})" if len(protocols) == 1 else "")
+
+
 def curve_names(rows: pd.DataFrame) -> pd.Series:
     """A legend entry for each row: the strategy's label, and whatever else tells this table's curves apart."""
     names = rows["label"].fillna("failed").astype(str)
     if unlike_documents(rows):
         of_each = rows["documents"].astype(str) + " document(s) " + rows["data_digest"].str[:4]
         names = names.where(rows["data_digest"].isna(), names + ", " + of_each)
-    for column in ("model", "data", "dtype", "start_token", "parameters", "data_digest", "key"):
+    for column in CURVES:
         if rows.groupby(names)["key"].nunique().le(1).all():
             break
         clashing = rows.groupby(names)[column].transform("nunique") > 1
         if column == "parameters":
             text = pd.concat([_differing(_of_cells(found)) for _, found in rows.groupby(names)])
         else:
-            text = rows[column].map(lambda value: str(value)[:60])
+            prefix = f"{column} " if column in ("stride", "targets") else ""
+            text = prefix + rows[column].map(lambda value: str(value)[:60])
         names = names.where(~clashing, names + ", " + text)
     return names.rename("curve")
+
+
+CURVES = (
+    *("model", "data", "evaluation", "protocol", "dtype", "start_token", "stride", "targets"),
+    *("parameters", "data_digest", "key"),
+)
+"""What tells curves of one label apart, in this order, as far as it is needed."""
 
 
 def _of_cells(rows: pd.DataFrame) -> pd.Series:
@@ -138,7 +168,7 @@ def unlike_documents(table: pd.DataFrame) -> bool:
 
 def score_table(table: pd.DataFrame) -> pd.DataFrame:
     """Perplexity as a table of strategy × length, in the order of the rows; NaN where there is no number."""
-    rows = table[table["length"].notna()]
+    rows = perplexities(table)
     if rows.empty:
         return pd.DataFrame()
     wide = rows.assign(curve=curve_names(rows)).pivot_table(
@@ -198,18 +228,31 @@ def _perplexity_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def loss_by_position(table: pd.DataFrame, *, trained_length: int, first: int = 1, bins_an_octave: int = 4) -> Figure:
+def loss_by_position(
+    table: pd.DataFrame, *, trained_length: int | None = None, first: int = 1, bins_an_octave: int = 4
+) -> Figure:
     """Loss against position, one curve for each name, averaged in bins of equal width on the logarithmic axis.
 
     Args:
-        table: columns ``curve``, ``position`` (tokens before the predicted one) and ``loss`` (nats).
-        trained_length: tokens; marked.
+        table: rows of :func:`extrapolate.read_results` under protocol ``by_position``; or columns ``curve``,
+            ``position`` (tokens before the predicted one) and ``loss`` (nats).
+        trained_length: tokens; marked. That of the rows when left out.
         first: smallest position drawn; a corpus whose documents all begin alike has little to say before.
         bins_an_octave: points for each doubling of the position.
 
     Returns:
         A figure of one axes, 6.4 by 4.2 inches.
+
+    Raises:
+        ResultError: when result rows have none of that protocol.
     """
+    if "position" not in table:
+        rows = table[(table["protocol"] == "by_position") & table["nll_mean"].notna()]
+        if rows.empty:
+            raise ResultError("loss by position needs its bins: run with evaluation.protocol=by_position")
+        trained_length = trained_length or int(rows["pretrained_length"].iloc[0])
+        names = curve_names(rows)
+        table = rows.assign(curve=names, position=rows["last_scored"].astype(float), loss=rows["nll_mean"])
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for i, (name, curve) in enumerate(table[table["position"] >= first].groupby("curve", sort=False)):
@@ -226,7 +269,8 @@ def loss_by_position(table: pd.DataFrame, *, trained_length: int, first: int = 1
         )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    _mark(axes, trained_length, "trained length")
+    if trained_length:
+        _mark(axes, trained_length, "trained length")
     axes.set_xlabel("position (tokens)")
     axes.set_ylabel("loss (nats a token)")
     axes.legend(frameon=False, fontsize=8)
@@ -274,3 +318,151 @@ def relative_positions(strategy: Strategy, spec: RopeSpec, length: int, *, title
     axes.set_ylabel("query (tokens)")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def paired_differences(differences: pd.DataFrame, *, length: int | None = None, title: str | None = None) -> Figure:
+    """A forest of differences of loss: each strategy against the baseline on the same tokens, with its interval.
+
+    Args:
+        differences: rows of :func:`extrapolate.analysis.paired`.
+        length: the length drawn; the longest when left out.
+        title: above the axes.
+
+    Returns:
+        A figure of one axes, 6.4 inches wide, a row for each strategy: filled where the interval leaves out 0.
+
+    Raises:
+        ResultError: when there is nothing at that length.
+    """
+    chosen = int(differences["length"].max()) if length is None and len(differences) else length
+    rows = differences[differences["length"] == chosen].sort_values("difference", ascending=False)
+    if rows.empty:
+        raise ResultError(f"there is no paired difference at length {chosen}")
+    figure = Figure(figsize=(6.4, 1.3 + 0.32 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    for y, (_, row) in enumerate(rows.iterrows()):
+        sure = row["verdict"] in ("better", "worse")
+        colour = {"better": COLOURS[0], "worse": COLOURS[1]}.get(row["verdict"], "0.4")
+        axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=1.6)
+        axes.plot(row["difference"], y, "o", color=colour, markerfacecolor=colour if sure else "white", markersize=6)
+    axes.axvline(0, color="0.35", linewidth=1, linestyle="--", zorder=0)
+    axes.set_yticks(range(len(rows)), [str(label) for label in rows["label"]], fontsize=9)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_xlabel(
+        f"loss minus that of {rows['baseline'].iloc[0]} at {chosen:,} tokens (nats a token; left is better)"
+    )
+    axes.grid(True, axis="x", color="0.9", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=10)
+    return figure
+
+
+def cost_against_usable_length(costs: pd.DataFrame, lengths: pd.DataFrame, *, title: str | None = None) -> Figure:
+    """What a strategy costs within the pretrained length against how far it carries: down and right is better.
+
+    Args:
+        costs: rows of :func:`extrapolate.analysis.short_context_cost`.
+        lengths: rows of :func:`extrapolate.analysis.usable_length`.
+        title: above the axes.
+
+    Returns:
+        A figure of one axes, 6.4 by 4.2 inches: a point for each strategy in both tables, a tick at what its factor
+        claims.
+
+    Raises:
+        ResultError: when no strategy is in both.
+    """
+    both = costs.merge(lengths, on="label").dropna(subset=["usable_length"])
+    if both.empty:
+        raise ResultError("no strategy has both a short-context cost and a usable length")
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for i, (_, row) in enumerate(both.iterrows()):
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        x, y = float(row["usable_length"]), float(row["difference"])
+        spread = [[max(0.0, y - row["low"])], [max(0.0, row["high"] - y)]]
+        axes.errorbar(x, y, yerr=spread, color=colour, marker=marker, capsize=3, linestyle="none", label=row["label"])
+        if not pd.isna(row["claimed_length"]):
+            claimed = float(row["claimed_length"])
+            axes.plot([x, claimed], [y, y], color=colour, linewidth=1, linestyle=":")
+            axes.plot(claimed, y, "|", color=colour, markersize=12)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.axhline(0, color="0.35", linewidth=1, linestyle="--", zorder=0)
+    axes.set_xlabel("usable length (tokens; bar: what the factor claims)")
+    axes.set_ylabel("loss added within the pretrained length (nats a token)")
+    axes.legend(frameon=False, fontsize=9)
+    axes.grid(True, which="major", color="0.9", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        axes.set_title(title, fontsize=10)
+    return figure
+
+
+def retrieval(table: pd.DataFrame, *, value: str = "accuracy", title: str | None = None) -> Figure:
+    """Heatmaps of depth × length, one for each strategy, tasks below each other.
+
+    Args:
+        table: rows of :func:`extrapolate.read_results`; those of retrieval are drawn.
+        value: ``accuracy`` (share of answers that are right), or ``nll_mean`` (loss, nats an answer token).
+        title: above the figure.
+
+    Returns:
+        A figure with one axes for each strategy and task, lengths from left to right, depths from top to bottom; the
+        values stand in the cells.
+
+    Raises:
+        ResultError: when there are no such rows, or for another value.
+    """
+    if value not in ("accuracy", "nll_mean"):
+        raise ResultError(f"value must be 'accuracy' or 'nll_mean', got {value!r}")
+    rows = table[table["samples"].notna() & table["accuracy"].notna()]
+    if rows.empty:
+        raise ResultError("there is nothing to plot: the table has no retrieval results")
+    tasks, names = list(dict.fromkeys(rows["evaluation"])), rows.groupby("evaluation", group_keys=False, sort=False)
+    rows = rows.assign(curve=pd.concat([curve_names(group) for _, group in names]))
+    curves = list(dict.fromkeys(rows["curve"]))
+    height = sum(0.8 + 0.3 * max(1, rows.loc[rows["evaluation"] == t, "depth"].nunique()) for t in tasks)
+    figure = Figure(figsize=(1.2 + 2.1 * len(curves), 0.6 + height), layout="constrained")
+    axes = figure.subplots(len(tasks), len(curves), squeeze=False)
+    top = 1.0 if value == "accuracy" else float(np.nanmax(rows["nll_mean"].to_numpy(float)))
+    scale = Normalize(0, top or 1.0)
+    shade = ScalarMappable(scale, "cividis" if value == "accuracy" else "cividis_r")
+    for i, task in enumerate(tasks):
+        for j, curve in enumerate(curves):
+            chosen = rows[(rows["evaluation"] == task) & (rows["curve"] == curve)]
+            _heatmap(axes[i][j], chosen, value, shade, scale)
+            axes[i][j].set_title(curve if i == 0 else "", fontsize=9)
+            if j == 0:
+                axes[i][j].set_ylabel(f"{task}\ndepth", fontsize=9)
+            if i == len(tasks) - 1:
+                axes[i][j].set_xlabel("length (tokens)", fontsize=9)
+    label = "share of answers right" if value == "accuracy" else "loss (nats an answer token)"
+    bar = figure.colorbar(shade, ax=axes, shrink=0.8)
+    bar.set_label(label, fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def _heatmap(axes: Axes, rows: pd.DataFrame, value: str, shade: ScalarMappable, scale: Normalize) -> None:
+    """Depth × length of one strategy and task; nothing where there are no rows."""
+    if rows.empty:
+        axes.set_axis_off()
+        return
+    wide = rows.assign(depth=rows["depth"].astype(float).fillna(-1)).pivot_table(
+        index="depth", columns="length", values=value, aggfunc="last"
+    )
+    cells = wide.to_numpy(float)
+    axes.imshow(cells, cmap=shade.cmap, norm=scale, aspect="auto")
+    for (y, x), number in np.ndenumerate(cells):
+        red, green, blue = np.asarray(shade.to_rgba(np.array([number])))[0, :3]
+        ink = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"
+        axes.text(x, y, f"{number:.2g}", ha="center", va="center", fontsize=8, color=ink)
+    axes.set_xticks(range(wide.shape[1]), [f"{int(n):,}" for n in wide.columns], fontsize=7, rotation=30)
+    axes.set_yticks(range(wide.shape[0]), ["any" if d < 0 else f"{d:g}" for d in wide.index], fontsize=8)
+    trained = rows["pretrained_length"].iloc[0]
+    inside = [i for i, n in enumerate(wide.columns) if n <= trained]
+    if inside and len(inside) < wide.shape[1]:
+        axes.axvline(inside[-1] + 0.5, color="#D55E00", linewidth=1.5, linestyle="--")

@@ -210,3 +210,122 @@ def test_relative_positions_are_drawn_for_any_strategy() -> None:
     assert np.asarray(figure.axes[0].get_images()[0].get_array()).shape == (2000, 2000)
     with pytest.raises(xt.StrategyError, match="reach"):
         xt.plots.relative_positions(xt.STRING(shift=40, local=2), spec, 200)
+
+
+# Uncertainty and retrieval
+
+
+def units(*means: float) -> str:
+    return json.dumps([[mean, 1.0] for mean in means])
+
+
+def test_a_band_is_the_interval_of_the_units() -> None:
+    rows = table(plain=[math.exp(3), math.exp(3)], ntk=[math.exp(3), math.exp(3)])
+    rows["units"] = [units(2.0, 3.0, 4.0)] * 2 + [None] * 2
+    figure = xt.plots.perplexity_by_length(rows)
+    bands = [c.get_paths()[0].get_extents() for c in figure.axes[0].collections if len(c.get_paths())]
+    heights = sorted(band.height for band in bands if np.isfinite(band.height))
+    assert heights[-1] == pytest.approx(math.exp(4) - math.exp(2), rel=0.05)  # of three units the ends can all be drawn
+    assert "perplexity of tokens 2…L" in rendered(figure)
+
+
+def test_curves_of_different_protocols_are_told_apart_and_the_axis_names_what_it_shows() -> None:
+    rows = pd.concat([table(plain=[20.0, 19.0]).assign(protocol=p, key=p) for p in ("last", "sliding")])
+    assert curve_names(rows).unique().tolist() == ["plain, last", "plain, sliding"]
+    text = rendered(xt.plots.perplexity_by_length(rows))
+    assert "plain, last" in text
+    assert "tokens 2…L" not in text
+    assert "perplexity (last)" in rendered(xt.plots.perplexity_by_length(rows[rows["protocol"] == "last"]))
+
+
+def test_loss_by_position_takes_result_rows() -> None:
+    rows = table(plain=[20.0, 19.0, 18.0]).assign(protocol="by_position", nll_mean=[3.0, 2.5, 2.7])
+    rows["last_scored"] = rows["length"] - 1
+    figure = xt.plots.loss_by_position(rows)
+    assert figure.axes[0].get_lines()[0].get_ydata() == pytest.approx([3.0, 2.5, 2.7])
+    assert "trained length 128" in rendered(figure)
+    with pytest.raises(xt.ResultError, match=r"evaluation\.protocol=by_position"):
+        xt.plots.loss_by_position(table(plain=[20.0]))
+
+
+def differences() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            ("yarn", "plain", 256, -0.5, -0.6, -0.4, "better"),
+            ("linear", "plain", 256, 0.7, 0.5, 0.9, "worse"),
+            ("ntk", "plain", 256, 0.01, -0.1, 0.1, "indistinguishable"),
+            ("ntk", "plain", 64, 0.3, 0.2, 0.4, "worse"),
+        ],
+        columns=["label", "baseline", "length", "difference", "low", "high", "verdict"],
+    )
+
+
+def test_the_forest_shows_the_longest_length_the_best_on_top() -> None:
+    figure = xt.plots.paired_differences(differences())
+    axes = figure.axes[0]
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["linear", "ntk", "yarn"]
+    spans = [x for x in (np.asarray(line.get_xdata()) for line in axes.get_lines()) if x.size == 2][:3]
+    assert np.allclose(np.array(spans, dtype=float), [[0.5, 0.9], [-0.1, 0.1], [-0.6, -0.4]])
+    assert "loss minus that of plain at 256 tokens" in rendered(figure)
+    assert len(xt.plots.paired_differences(differences(), length=64).axes[0].get_yticklabels()) == 1
+    with pytest.raises(xt.ResultError, match="no paired difference at length 99"):
+        xt.plots.paired_differences(differences(), length=99)
+
+
+def test_cost_is_drawn_against_usable_and_claimed_length() -> None:
+    lengths = pd.DataFrame(
+        {"label": ["yarn", "ntk"], "usable_length": [128, 64], "claimed_length": [256, None]}
+    ).astype({"usable_length": "Int64", "claimed_length": "Int64"})
+    costs = differences().query("length == 256")
+    text = rendered(xt.plots.cost_against_usable_length(costs, lengths))
+    assert "usable length (tokens" in text
+    assert ">yarn<" in text
+    assert ">linear<" not in text
+    with pytest.raises(xt.ResultError, match="no strategy has both"):
+        xt.plots.cost_against_usable_length(costs, lengths.assign(label="other"))
+
+
+def answers(**accuracy: list[list[float]]) -> pd.DataFrame:
+    """label → [depth][length]."""
+    rows = [
+        {
+            "key": label,
+            "status": "ok",
+            "model": "m",
+            "label": label,
+            "evaluation": "passkey",
+            "pretrained_length": 64,
+            "samples": 2,
+            "length": 64 * 2**i,
+            "depth": depth / 2,
+            "accuracy": value,
+            "nll_mean": 5 * (1 - value),
+        }
+        for label, table in accuracy.items()
+        for depth, values in enumerate(table)
+        for i, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows).reindex(columns=SCHEMA.names)
+
+
+def test_the_heatmap_has_a_panel_for_each_strategy_and_task_and_the_values_in_its_cells() -> None:
+    rows = pd.concat(
+        [
+            answers(plain=[[1.0, 0.0], [1.0, 0.5]], yarn=[[1.0, 1.0], [1.0, 0.75]]),
+            answers(plain=[[0.25, 0.0]]).assign(evaluation="variable_tracking", depth=None, key="vt"),
+            table(plain=[20.0, 19.0]),
+        ]
+    )
+    figure = xt.plots.retrieval(rows)
+    panels = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in panels] == ["plain", "yarn", ""]
+    assert np.allclose(np.asarray(panels[1].images[0].get_array()), [[1.0, 1.0], [1.0, 0.75]])
+    assert [t.get_text() for t in panels[1].texts] == ["1", "1", "1", "0.75"]
+    assert [t.get_text() for t in panels[2].get_yticklabels()] == ["any"]
+    assert "share of answers right" in rendered(figure)
+    assert "nats an answer token" in rendered(xt.plots.retrieval(rows, value="nll_mean"))
+    assert len(xt.plots.perplexity_by_length(rows).axes[0].get_lines()) >= 1  # retrieval is left out there
+    with pytest.raises(xt.ResultError, match="no retrieval results"):
+        xt.plots.retrieval(table(plain=[20.0]))
+    with pytest.raises(xt.ResultError, match="value must be 'accuracy' or 'nll_mean'"):
+        xt.plots.retrieval(rows, value="perplexity")

@@ -23,6 +23,7 @@ ALLOWED = {
     "rope": BASE,
     "strategies": BASE | {"rope", "strategies"},
     "models": BASE | {"rope", "running", "strategies", "models"},
+    "harness": BASE | {"rope", "strategies", "models"},
     "data": BASE | {"data"},
     "evaluation": BASE | {"running", "data", "evaluation"},
     "results": BASE | {"results"},
