@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verify test test-families test-oldest test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k verify test test-families test-oldest test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,17 @@ positions_32k: $(READY) ## strategies of positions to 32,768 tokens, one documen
 		strategy@strategy.first=yarn strategy@strategy.then=dual_chunk factor=2
 	$(BIN)/python -m experiments.sweep experiment=positions_32k strategy=string strategy.shift=6144 strategy.local=256 \
 		'evaluation.lengths=[1024,2048,4096,8192,10240,12288,14080]'
+
+verdicts_16k: $(READY) ## four strategies on four documents to 16,384 tokens: paired verdicts (half an hour on two cores)
+	$(BIN)/python -m experiments.sweep experiment=verdicts_16k
+
+retrieval_16k: $(READY) ## passkey and needle to 16,384 tokens under three strategies (three quarters of an hour on two cores)
+	$(BIN)/python -m experiments.sweep experiment=retrieval_16k
+
+protocols_4k: $(READY) ## every perplexity protocol on the same four documents (half an hour on two cores)
+	$(BIN)/python -m experiments.sweep experiment=protocols_4k
+	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.protocol=llamacpp,lm_eval,last
+	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.tokens=null 		evaluation.protocol=prefix,yarn_truncate,by_position
 
 verify: $(READY) ## every strategy against its independent references
 	$(BIN)/python -m experiments.verify

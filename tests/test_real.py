@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import extrapolate as xt
+from extrapolate.analysis import paired
 
 RAW = Path(__file__).parent.parent / "docs" / "smollm2_32k" / "scores.csv"
 DOCUMENT = "1981-Carter-1"
@@ -125,14 +126,27 @@ def test_the_readme_shows_what_was_measured(corner: str, raw: Path, labels: int)
         assert numbers == [at.get((label, length), "–") for length in lengths], label
 
 
+def test_the_readme_shows_the_verdicts_that_were_measured() -> None:
+    readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
+    lines = readme[readme.index("| against plain |") :].splitlines()
+    lengths = [int(cell.replace(",", "")) for cell in lines[0].strip("|").split("|")[1:]]
+    found = paired(pd.read_csv(RAW.parents[1] / "verdicts_16k" / "scores.csv")).set_index(["label", "length"])
+    for line in lines[2:5]:
+        label, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for length, cell in zip(lengths, cells, strict=True):
+            row = found.loc[[(label, length)]].iloc[0]
+            assert cell == f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+
+
 def test_the_readmes_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.test_ledger import store
 
     store(xt.Ledger(tmp_path / "results" / "quickstart"))
+    (tmp_path / "docs").symlink_to(RAW.parents[1])
     monkeypatch.chdir(tmp_path)
     readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, Any] = {"__name__": "readme"}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)

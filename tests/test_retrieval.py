@@ -220,5 +220,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
         xt.Needle(lengths=[20_000]).measure(tiny_model(), documents(tokenizer), tokenizer)
     with pytest.raises(xt.EvaluationError, match="haystack must be filler, got 'documents'"):
         xt.KeyValue(haystack="documents")
+    with pytest.raises(xt.EvaluationError, match="depths mean nothing to variable_tracking"):
+        xt.VariableTracking(depths=[0.5])
     with pytest.raises(xt.EvaluationError, match="frequency must be above rare=3, got 3"):
         xt.CommonWords(frequency=3)

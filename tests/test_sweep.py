@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 
 import extrapolate as xt
 from experiments import cell as job
+from experiments.summary import report
 from extrapolate.results import COLUMNS
 from tests.conftest import byte_tokenizer, tiny_model
 
@@ -134,7 +135,8 @@ def test_a_row_says_what_it_measured(tmp_path: Path, checkpoint_folder: Path, ce
     assert row["bits_per_byte"] == pytest.approx(row["nll_mean"] / math.log(2), rel=1e-9)
     assert row["attention_factor"] == pytest.approx(1.1386294361)
     filled = set(table.columns[table.notna().all()])
-    empty = {"error_type", "error_message", "stride", "targets"}
+    of_others = {"stride", "targets", "depth", "samples", "accuracy", "answer_rank"}
+    empty = {"error_type", "error_message", *of_others}
     assert {name for name, _, _ in COLUMNS} - filled - {"peak_memory_bytes"} == empty
 
 
@@ -426,6 +428,33 @@ def test_bad_input_is_recorded_in_one_line(
     (traceback,) = (tmp_path / "results" / "failures").glob("*/traceback.txt")
     assert "Traceback (most recent call last)" in traceback.read_text()
     assert message in traceback.read_text()
+
+
+def test_retrieval_and_perplexity_share_a_folder_and_each_has_its_table_and_figures(
+    tmp_path: Path, cell: Compose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.run_cell(cell("strategy=yarn"))
+    for task in ("passkey", "needle", "variable_tracking"):
+        few = [] if task == "variable_tracking" else ["evaluation.depths=[0,1]"]
+        for strategy in ("plain", "yarn"):
+            sizes = f"evaluation.lengths=[600,{700 if task == 'needle' else 900}]"
+            done = job.run_cell(cell(f"evaluation={task}", f"strategy={strategy}", sizes, *few))
+            assert done["outcome"] == "computed"
+    table = results(tmp_path)
+    passkey = table[(table["evaluation"] == "passkey") & (table["strategy"] == "plain")]
+    assert list(zip(passkey["length"], passkey["depth"], strict=True)) == [(600, 0), (600, 1), (900, 0), (900, 1)]
+    assert passkey["data"].isna().all()  # it brings its own text
+    assert table.loc[table["evaluation"] == "needle", "data"].eq("local").all()
+    assert table.loc[table["evaluation"] == "variable_tracking", "depth"].isna().all()
+    assert table["accuracy"].dropna().between(0, 1).all()
+    report(tmp_path / "results", [{"outcome": "computed"}])
+    printed = capsys.readouterr().out
+    assert "perplexity by length" in printed
+    assert "answers right" in printed
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert {"perplexity_by_length.png", "retrieval.png", "retrieval_loss.svg", "scores.csv", "verdicts.csv"} <= names
+    verdicts = pd.read_csv(tmp_path / "results" / "verdicts.csv")
+    assert set(verdicts["evaluation"]) == {"passkey", "needle", "variable_tracking"}
 
 
 def test_a_failed_cell_is_tried_again_and_its_failure_forgotten(tmp_path: Path, cell: Compose, corpus: Path) -> None:

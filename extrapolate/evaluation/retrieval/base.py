@@ -130,7 +130,9 @@ class Retrieval:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", checked_lengths(self.lengths))
-        depths = tuple(float(d) for d in self.depths) if self.has_depth else ()
+        depths = tuple(float(d) for d in self.depths)
+        if not self.has_depth and depths:
+            raise EvaluationError(f"depths mean nothing to {self.name}; leave them out")
         if self.has_depth and (not depths or not all(0 <= d <= 1 for d in depths)):
             raise EvaluationError(f"depths must be numbers from 0 to 1, got {list(self.depths)}")
         object.__setattr__(self, "depths", depths)

@@ -1,7 +1,7 @@
 """Common words: which words of a long list stand there most often."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ class CommonWords(Retrieval):
         rare: how often every other word does.
     """
 
+    depths: Sequence[float] = ()
     haystack: str = "filler"
     common: int = 3
     frequency: int = 30

@@ -2,6 +2,7 @@
 
 import random
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ class VariableTracking(Retrieval):
         chains: further chains of their own value, as distractors.
     """
 
+    depths: Sequence[float] = ()
     haystack: str = "filler"
     hops: int = 2
     chains: int = 0
