@@ -19,6 +19,7 @@ from extrapolate.errors import (
 from extrapolate.evaluation import (
     CommonWords,
     Evaluation,
+    KeyTokens,
     KeyValue,
     Needle,
     Passkey,
@@ -111,6 +112,7 @@ __all__ = [
     "GiraffePower",
     "GiraffeTruncate",
     "HuggingFace",
+    "KeyTokens",
     "KeyValue",
     "LMInfinite",
     "LeakyReRoPE",

@@ -153,12 +153,14 @@ def score(length: int, windows: Sequence[Scored]) -> Score:
     """
     losses = torch.cat([w.losses.double() for w in windows])
     # each token's share of its window's weight: ones where the mean is over tokens
-    weights = torch.cat([torch.full_like(w.losses, w.weight / w.losses.numel(), dtype=torch.float64) for w in windows])
+    weights = torch.cat(
+        [torch.full_like(w.losses, w.weight / max(1, w.losses.numel()), dtype=torch.float64) for w in windows]
+    )
     counts = [w.losses.numel() for w in windows]
     owner = torch.repeat_interleave(torch.tensor([w.document for w in windows]), torch.tensor(counts))
     nonfinite = int((~torch.isfinite(losses)).sum())
     total = math.nan if nonfinite else float(losses.sum())
-    mean = math.nan if nonfinite else float((weights * losses).sum()) / float(weights.sum())
+    mean = math.nan if nonfinite or not losses.numel() else float((weights * losses).sum()) / float(weights.sum())
     bytes_of = [w.text_bytes for w in windows]
     text_bytes = None if None in bytes_of else sum(n for n in bytes_of if n is not None)
     documents = len(set(owner.tolist()))
@@ -200,6 +202,8 @@ def _blocks(count: int) -> Tensor:
 
 def _sums(parts: Tensor, values: Tensor, weights: Tensor) -> list[list[float | None]]:
     """Sum of values and of weights in each part; null for a sum that is not finite, which JSON cannot say."""
+    if not parts.numel():
+        return []
     _, index = torch.unique(parts, return_inverse=True)
     size = int(index.max()) + 1
     sums = torch.zeros(size, dtype=torch.float64).index_add_(0, index, values)
