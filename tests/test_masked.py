@@ -48,6 +48,20 @@ def test_each_token_is_scored_once_and_sees_the_tokens_that_are_not_masked_with_
     assert max(model.calls) <= 3
 
 
+def test_a_frame_is_never_masked_and_never_scored() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Recorder(Neighbour):
+        def forward(self, ids: torch.Tensor) -> Any:
+            seen.append(ids.clone())
+            return super().forward(ids)
+
+    losses = xt.masked_losses(Recorder(), torch.arange(10, 50)[None], MASK, every=3, frame=True)
+    assert all((ids[:, 0] == 10).all() and (ids[:, -1] == 49).all() for ids in seen)
+    assert torch.isnan(losses[0, [0, -1]]).all()
+    assert torch.isfinite(losses[0, 1:-1]).all()
+
+
 def test_with_all_masked_at_once_nothing_is_seen() -> None:
     losses = xt.masked_losses(Neighbour(), torch.arange(10, 50)[None], MASK, every=1)
     torch.testing.assert_close(losses, torch.full((1, 40), math.log(128)))
