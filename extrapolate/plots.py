@@ -131,7 +131,8 @@ def curve_names(rows: pd.DataFrame) -> pd.Series:
         if column == "parameters":
             text = pd.concat([_differing(_of_cells(found)) for _, found in rows.groupby(names)])
         else:
-            prefix = f"{column} " if column in ("stride", "targets") else ""
+            told = column in ("stride", "targets") or column.endswith("_version")
+            prefix = f"{column.replace('_version', '')} " if told else ""
             text = prefix + rows[column].map(lambda value: str(value)[:60])
         names = names.where(~clashing, names + ", " + text)
     return names.rename("curve")
@@ -139,7 +140,7 @@ def curve_names(rows: pd.DataFrame) -> pd.Series:
 
 CURVES = (
     *("model", "data", "evaluation", "protocol", "dtype", "start_token", "stride", "targets"),
-    *("parameters", "data_digest", "key"),
+    *("parameters", "data_digest", "extrapolate_version", "torch_version", "transformers_version", "key"),
 )
 """What tells curves of one label apart, in this order, as far as it is needed."""
 

@@ -238,6 +238,11 @@ def test_curves_of_different_protocols_are_told_apart_and_the_axis_names_what_it
     assert "perplexity (last)" in rendered(xt.plots.perplexity_by_length(rows[rows["protocol"] == "last"]))
 
 
+def test_cells_of_an_earlier_release_are_named_by_it() -> None:
+    rows = pd.concat([table(plain=[20.0, 19.0]).assign(extrapolate_version=v, key=v) for v in ("0.1.0", "0.2.0")])
+    assert curve_names(rows).unique().tolist() == ["plain, extrapolate 0.1.0", "plain, extrapolate 0.2.0"]
+
+
 def test_loss_by_position_takes_result_rows() -> None:
     rows = table(plain=[20.0, 19.0, 18.0]).assign(protocol="by_position", nll_mean=[3.0, 2.5, 2.7])
     rows["last_scored"] = rows["length"] - 1
