@@ -124,7 +124,7 @@ def _figures(table: pd.DataFrame, **options: Any) -> "dict[str, Figure]":
         found["perplexity_by_length"] = xt.plots.perplexity_by_length(table, title=_title(perplexities), **options)
     if (perplexities["protocol"] == "by_position").any():
         found["loss_by_position"] = xt.plots.loss_by_position(table)
-    answers = table[table["samples"].notna() & table["accuracy"].notna()]
+    answers = xt.plots.answers(table)
     if not answers.empty:
         found["retrieval"] = xt.plots.retrieval(table, title=_title(answers))
         found["retrieval_loss"] = xt.plots.retrieval(table, value="nll_mean", title=_title(answers))
@@ -159,7 +159,7 @@ def terminal_table(table: pd.DataFrame) -> Table:
 
 def retrieval_table(table: pd.DataFrame) -> Table:
     """Accuracy and loss of answers, task and strategy × length, over all depths."""
-    rows = table[table["accuracy"].notna()]
+    rows = xt.plots.answers(table)
     title = "answers right, and loss (nats an answer token), by length (tokens)"
     out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("task")
@@ -186,7 +186,7 @@ def print_scores(console: Console, table: pd.DataFrame) -> None:
     """The tables, and what they cannot show."""
     if not xt.plots.perplexities(table).empty:
         console.print(terminal_table(table))
-    if table["accuracy"].notna().any():
+    if not xt.plots.answers(table).empty:
         console.print(retrieval_table(table))
     print_omissions(console, table)
     print_incomparable(console, table)

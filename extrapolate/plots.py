@@ -49,9 +49,10 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
     rows = perplexities(table)
     if rows.empty:
         raise ResultError("there is nothing to plot: the table has no perplexity with a length")
-    rows = intervals(rows)
     names = curve_names(rows)
     crowded = names.nunique() > len(COLOURS)
+    if not crowded:
+        rows = intervals(rows)
     figure = Figure(figsize=(8.4, 5.0) if crowded else (6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
     last: list[float] = []  # where each curve ends, in the order of the legend
@@ -107,6 +108,11 @@ def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceili
 def perplexities(table: pd.DataFrame) -> pd.DataFrame:
     """Rows with a length that are not of retrieval."""
     return table[table["length"].notna() & table["samples"].isna()]
+
+
+def answers(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of retrieval that have a result."""
+    return table[table["accuracy"].notna()]
 
 
 def _perplexity_label(rows: pd.DataFrame) -> str:
@@ -418,7 +424,7 @@ def retrieval(table: pd.DataFrame, *, value: str = "accuracy", title: str | None
     """
     if value not in ("accuracy", "nll_mean"):
         raise ResultError(f"value must be 'accuracy' or 'nll_mean', got {value!r}")
-    rows = table[table["samples"].notna() & table["accuracy"].notna()]
+    rows = answers(table)
     if rows.empty:
         raise ResultError("there is nothing to plot: the table has no retrieval results")
     tasks, names = list(dict.fromkeys(rows["evaluation"])), rows.groupby("evaluation", group_keys=False, sort=False)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 from numpy.typing import NDArray
 
 from extrapolate.errors import ResultError
@@ -221,6 +220,8 @@ def _bootstrap(
         raise ResultError(f"confidence must be between 0 and 1, got {confidence}")
     if data[0].size < 2 or not all(np.isfinite(values).all() for values in data):
         return np.nan, np.nan
+    import scipy.stats  # a second that a sweep's start need not pay
+
     found = scipy.stats.bootstrap(
         data,
         statistic,

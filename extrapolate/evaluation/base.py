@@ -182,7 +182,7 @@ def score(length: int, windows: Sequence[Scored]) -> Score:
         bits_per_byte=total / (math.log(2) * text_bytes) if text_bytes else None,
         nonfinite=nonfinite,
         unit=unit,
-        units=json.dumps(_sums(parts, weights * losses, weights)),
+        units=json.dumps(unit_sums(parts, weights * losses, weights)),
     )
 
 
@@ -200,7 +200,7 @@ def _blocks(count: int) -> Tensor:
     return torch.arange(count) * blocks // count
 
 
-def _sums(parts: Tensor, values: Tensor, weights: Tensor) -> list[list[float | None]]:
+def unit_sums(parts: Tensor, values: Tensor, weights: Tensor) -> list[list[float | None]]:
     """Sum of values and of weights in each part; null for a sum that is not finite, which JSON cannot say."""
     if not parts.numel():
         return []
@@ -238,6 +238,22 @@ def check_whole(field: str, value: Any, *, least: int, most: int | None = None) 
     if not whole or value < least or (most is not None and value > most):
         bounds = f"of at least {least}" + ("" if most is None else f" and at most {most}")
         raise EvaluationError(f"{field} must be a whole number {bounds}, got {value!r}")
+
+
+def start_token_id(tokenizer: Any, policy: str, *, otherwise: int | None = None) -> int | None:
+    """Id of the tokenizer's beginning-of-text token, or of another where it has none; None for policy ``none``.
+
+    Raises:
+        EvaluationError: when one is asked for and there is none.
+    """
+    if policy == "none":
+        return None
+    found = otherwise if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if found is None:
+        raise EvaluationError(
+            f"start_token={policy}, but the tokenizer has no beginning-of-text token; use start_token=none"
+        )
+    return int(found)
 
 
 def check_documents(documents: Sequence[Document], min_tokens: int) -> None:

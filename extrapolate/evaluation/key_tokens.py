@@ -122,12 +122,8 @@ class KeyTokens:
         short: dict[int, list[Tensor]] = {}
         for window in self._short.scored(behind_short, self.short + self.stride):
             short.setdefault(window.document, []).append(window.losses)
-        return [
-            self._score(
-                length, list(self._long.scored(behind_long, length)), {d: torch.cat(x) for d, x in short.items()}
-            )
-            for length in self.lengths
-        ]
+        joined = {document: torch.cat(parts) for document, parts in short.items()}
+        return [self._score(n, list(self._long.scored(behind_long, n)), joined) for n in self.lengths]
 
     def _score(self, length: int, long: Sequence[Scored], short: dict[int, Tensor]) -> Score:
         keys, places = [], []

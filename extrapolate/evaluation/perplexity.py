@@ -19,6 +19,7 @@ from extrapolate.evaluation.base import (
     checked_lengths,
     progress_bar,
     score,
+    start_token_id,
 )
 from extrapolate.evaluation.losses import token_losses
 from extrapolate.evaluation.protocols import START_TOKENS, Protocol, Request, Window, named
@@ -139,17 +140,8 @@ class Perplexity:
         Raises:
             EvaluationError: when one is asked for and the tokenizer has none.
         """
-        if self.start_token == "none":
-            return None
-        found = tokenizer.bos_token_id
-        if found is None and self.protocol == "lm_eval":
-            found = tokenizer.eos_token_id
-        if found is None:
-            raise EvaluationError(
-                f"start_token={self.start_token}, but the tokenizer has no beginning-of-text token; "
-                "use start_token=none"
-            )
-        return int(found)
+        ends = tokenizer.eos_token_id if self.protocol == "lm_eval" else None
+        return start_token_id(tokenizer, str(self.start_token), otherwise=ends)
 
     def windows(self, length: int) -> Iterator[Window]:
         """The windows of a document at a length, in order."""

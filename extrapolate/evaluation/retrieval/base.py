@@ -21,6 +21,8 @@ from extrapolate.evaluation.base import (
     checked_lengths,
     perplexity,
     progress_bar,
+    start_token_id,
+    unit_sums,
 )
 from extrapolate.evaluation.losses import answer_losses
 
@@ -175,13 +177,8 @@ class Retrieval:
         }
 
     def _start(self, tokenizer: Any) -> list[int]:
-        if self.start_token == "none":
-            return []
-        if tokenizer.bos_token_id is None:
-            raise EvaluationError(
-                "start_token=first, but the tokenizer has no beginning-of-text token; use start_token=none"
-            )
-        return [int(tokenizer.bos_token_id)]
+        found = start_token_id(tokenizer, self.start_token)
+        return [] if found is None else [found]
 
     def prompts(
         self, tokenizer: Any, documents: Sequence[Document], length: int, depth: float
@@ -292,12 +289,10 @@ class Retrieval:
 def _score(length: int, depth: float | None, documents: int, losses: Tensor, ranks: Tensor) -> RetrievalScore:
     """Of (samples, answer tokens)."""
     real = ranks >= 0
-    answers = torch.where(real, losses.double(), 0.0)
-    counts = real.sum(dim=1)
+    answers, sample = losses[real].double(), real.nonzero()[:, 0]
     nonfinite = int((~torch.isfinite(answers)).sum())
     total = math.nan if nonfinite else float(answers.sum())
-    mean = total / int(counts.sum())
-    sums = [a if math.isfinite(a) else None for a in answers.sum(dim=1).tolist()]
+    mean = total / answers.numel()
     return RetrievalScore(
         length=length,
         length_used=length,
@@ -307,13 +302,13 @@ def _score(length: int, depth: float | None, documents: int, losses: Tensor, ran
         answer_rank=float(ranks[real].double().mean()),
         documents=documents,
         windows=len(losses),
-        tokens_scored=int(counts.sum()),
+        tokens_scored=answers.numel(),
         nll_sum=total,
         nll_mean=mean,
         perplexity=perplexity(mean),
         nonfinite=nonfinite,
         unit="sample",
-        units=json.dumps([[a, float(n)] for a, n in zip(sums, counts.tolist(), strict=True)]),
+        units=json.dumps(unit_sums(sample, answers, torch.ones_like(answers))),
     )
 
 
