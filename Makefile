@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k verify test test-families test-oldest test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-oldest test-slow check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,7 +49,11 @@ retrieval_16k: $(READY) ## passkey and needle to 16,384 tokens under three strat
 protocols_4k: $(READY) ## every perplexity protocol on the same four documents (half an hour on two cores)
 	$(BIN)/python -m experiments.sweep experiment=protocols_4k
 	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.protocol=llamacpp,lm_eval,last
-	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.tokens=null 		evaluation.protocol=prefix,yarn_truncate,by_position
+	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.tokens=null \
+		evaluation.protocol=prefix,yarn_truncate,by_position
+
+usable_4k: $(READY) ## how far twelve strategies carry on fixed targets, and at what price (the bundled model, six minutes)
+	$(BIN)/python -m experiments.sweep experiment=usable_4k
 
 verify: $(READY) ## every strategy against its independent references
 	$(BIN)/python -m experiments.verify

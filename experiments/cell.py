@@ -111,8 +111,8 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     model = _model(checkpoint, content, evaluation.head)
     _reset_peak_memory(device)
     with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
-        passes = f"{len(evaluation.lengths)} passes of up to" if handle.varies_with_length else "one pass of"
-        log.info("%s: %d document(s), %s %d tokens", label, len(documents), passes, evaluation.longest)
+        follows = ", a pass for each length" if handle.varies_with_length else ""
+        log.info("%s: %d document(s), inputs of up to %d tokens%s", label, len(documents), evaluation.longest, follows)
         facts.update(layers=handle.layers)
         started = time.perf_counter()
         measured = evaluation.measure(

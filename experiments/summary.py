@@ -6,6 +6,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import extrapolate as xt
-from extrapolate.analysis import paired
+from extrapolate.analysis import context_gain, paired, short_context_cost, usable_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,41 +90,61 @@ def report(results: Path, jobs: list[dict[str, Any]]) -> int:
 
 
 def draw(table: pd.DataFrame, results: Path, **options: Any) -> list[Path]:
-    """Write ``scores.csv`` and the figure, drawn with ``options``, as PNG and SVG into a results folder."""
+    """Write ``scores.csv``, what follows from it, and the figures, drawn with ``options``, into a results folder."""
     results.mkdir(parents=True, exist_ok=True)
-    paths = [results / "scores.csv"]
-    table.to_csv(paths[0], index=False)
-    verdicts = _verdicts(table)
-    if not verdicts.empty:
-        paths.append(results / "verdicts.csv")
-        verdicts.to_csv(paths[-1], index=False)
+    tables = {"scores": table, **conclusions(table)}
+    paths = [results / f"{name}.csv" for name in tables]
+    for path, frame in zip(paths, tables.values(), strict=True):
+        frame.to_csv(path, index=False)
     if table["length"].notna().any():
         import matplotlib as mpl  # not before there is something to draw
 
         with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
-            for name, figure in _figures(table, **options).items():
+            for name, figure in figures(table, tables, **options).items():
                 for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
                     paths.append(results / f"{name}{suffix}")
                     figure.savefig(paths[-1], **how)
     return paths
 
 
-def _verdicts(table: pd.DataFrame) -> pd.DataFrame:
-    """Each strategy against the baseline on the same tokens; empty where there is no baseline or nothing to pair."""
-    try:
-        return paired(table)
-    except xt.ResultError:
-        return pd.DataFrame()
+CONCLUSIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "verdicts": paired,
+    "short_context_costs": short_context_cost,
+    "usable_lengths": usable_length,
+    "context_gains": context_gain,
+}
+"""File name → what :mod:`extrapolate.analysis` concludes from the rows."""
 
 
-def _figures(table: pd.DataFrame, **options: Any) -> "dict[str, Figure]":
-    """File name → the figures that this table has rows for."""
+def conclusions(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Those of :data:`CONCLUSIONS` that the table has rows for: a baseline to pair with, fixed targets."""
+    found = {}
+    for name, conclude in CONCLUSIONS.items():
+        try:
+            frame = conclude(table)
+        except xt.ResultError:
+            continue
+        if not frame.empty:
+            found[name] = frame
+    return found
+
+
+def figures(table: pd.DataFrame, concluded: dict[str, pd.DataFrame], **options: Any) -> "dict[str, Figure]":
+    """File name → the figures that this table and its :func:`conclusions` have rows for."""
     found = {}
     perplexities = xt.plots.perplexities(table)
+    title = _title(perplexities)
     if not perplexities.empty:
-        found["perplexity_by_length"] = xt.plots.perplexity_by_length(table, title=_title(perplexities), **options)
+        found["perplexity_by_length"] = xt.plots.perplexity_by_length(table, title=title, **options)
     if (perplexities["protocol"] == "by_position").any():
         found["loss_by_position"] = xt.plots.loss_by_position(table)
+    if "verdicts" in concluded:
+        found["paired_differences"] = xt.plots.paired_differences(concluded["verdicts"], title=_title(table))
+    fixed = perplexities[perplexities["protocol"] == "last"]  # the cost on the tokens of the usable length
+    costs = conclusions(fixed).get("short_context_costs", pd.DataFrame())
+    if not costs.empty and concluded["usable_lengths"]["usable_length"].notna().any():
+        lengths = concluded["usable_lengths"]
+        found["cost_against_usable_length"] = xt.plots.cost_against_usable_length(costs, lengths, title=title)
     answers = xt.plots.answers(table)
     if not answers.empty:
         found["retrieval"] = xt.plots.retrieval(table, title=_title(answers))
@@ -182,12 +203,39 @@ def retrieval_table(table: pd.DataFrame) -> Table:
     return out
 
 
+def verdict_table(table: pd.DataFrame, verdicts: pd.DataFrame) -> Table:
+    """Each strategy against the baseline on the same tokens: its cost within the pretrained length, its gain."""
+    trained = table["pretrained_length"].max()
+    inside, longest = verdicts.loc[verdicts["length"] <= trained, "length"].max(), verdicts["length"].max()
+    lengths = list(dict.fromkeys(int(n) for n in (inside, longest) if pd.notna(n)))
+    title = f"loss minus that of {verdicts['baseline'].iloc[0]} on the same tokens (nats a token, 95 % interval)"
+    out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    out.add_column("strategy", overflow="fold")
+    for length in lengths:
+        out.add_column(f"{length:,}{'*' if length == trained else ''}", overflow="fold")
+    verdicts = verdicts.assign(name=xt.plots.pair_names(verdicts))
+    for name, rows in verdicts.groupby("name", sort=False):
+        at = {int(row["length"]): row for _, row in rows.iterrows()}
+        cells = [_verdict(at[n]) if n in at else "–" for n in lengths]
+        out.add_row(escape(str(name)), *cells)
+    return out
+
+
+def _verdict(row: pd.Series) -> str:
+    words = {"indistinguishable": "same", "unknown": ""}.get(row["verdict"], row["verdict"])
+    interval = "" if pd.isna(row["low"]) else f" [{row['low']:+.3f}, {row['high']:+.3f}]"
+    return escape(f"{row['difference']:+.3f}{interval} {words}".rstrip())
+
+
 def print_scores(console: Console, table: pd.DataFrame) -> None:
     """The tables, and what they cannot show."""
     if not xt.plots.perplexities(table).empty:
         console.print(terminal_table(table))
     if not xt.plots.answers(table).empty:
         console.print(retrieval_table(table))
+    verdicts = conclusions(xt.plots.perplexities(table)).get("verdicts", pd.DataFrame())
+    if not verdicts.empty:
+        console.print(verdict_table(table, verdicts))
     print_omissions(console, table)
     print_incomparable(console, table)
 

@@ -277,15 +277,39 @@ def test_the_forest_shows_the_longest_length_the_best_on_top() -> None:
         xt.plots.paired_differences(differences(), length=99)
 
 
-def test_cost_is_drawn_against_usable_and_claimed_length() -> None:
+def test_the_forest_tells_apart_what_one_strategy_was_measured_by() -> None:
+    rows = pd.concat([differences().assign(evaluation=e, depth=d) for e, d in (("needle", 0.5), ("perplexity", None))])
+    figure = xt.plots.paired_differences(rows[rows["label"] == "yarn"])
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["yarn, needle, depth 0.5", "yarn, perplexity"]
+
+
+def test_cost_is_drawn_beside_usable_and_claimed_length_the_farthest_on_top() -> None:
     lengths = pd.DataFrame(
-        {"label": ["yarn", "ntk"], "usable_length": [128, 64], "claimed_length": [256, None]}
+        {
+            "label": ["yarn", "ntk", "plain"],
+            "pretrained_length": 64,
+            "usable_length": [256, 64, 32],
+            "claimed_length": [512, None, None],
+            "longest": 256,
+        }
     ).astype({"usable_length": "Int64", "claimed_length": "Int64"})
     costs = differences().query("length == 256")
-    text = rendered(xt.plots.cost_against_usable_length(costs, lengths))
-    assert "usable length (tokens" in text
-    assert ">yarn<" in text
-    assert ">linear<" not in text
+    figure = xt.plots.cost_against_usable_length(costs, lengths)
+    reach, price = figure.axes
+    assert [t.get_text() for t in reach.get_yticklabels()] == ["plain", "ntk", "yarn"]  # linear: none
+    marks = {
+        (str(line.get_marker()), float(np.asarray(line.get_xdata())[0])): int(np.asarray(line.get_ydata())[0])
+        for line in reach.get_lines()
+        if line.get_marker() not in ("None", "")
+    }
+    assert marks == {
+        ("o", 32.0): 0,
+        ("o", 64.0): 1,
+        (">", 256.0): 2,
+        ("|", 512.0): 2,
+    }  # yarn: nothing longer was measured
+    assert [t.get_text() for t in price.texts] == ["+0.000", "+0.010", "-0.500"]
+    assert "loss added at 256 tokens" in rendered(figure)
     with pytest.raises(xt.ResultError, match="no strategy has both"):
         xt.plots.cost_against_usable_length(costs, lengths.assign(label="other"))
 

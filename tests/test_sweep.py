@@ -457,6 +457,21 @@ def test_retrieval_and_perplexity_share_a_folder_and_each_has_its_table_and_figu
     assert set(verdicts["evaluation"]) == {"passkey", "needle", "variable_tracking"}
 
 
+def test_fixed_targets_end_with_usable_lengths_gains_and_their_figure(
+    tmp_path: Path, cell: Compose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for strategy in ("plain", "yarn"):
+        job.run_cell(cell(f"strategy={strategy}", "evaluation.protocol=last", "evaluation.targets=8"))
+    report(tmp_path / "results", [{"outcome": "computed"}])
+    printed = capsys.readouterr().out
+    assert "loss minus that of plain on the same tokens" in printed
+    for name in ("short_context_costs", "usable_lengths", "context_gains"):
+        frame = pd.read_csv(tmp_path / "results" / f"{name}.csv")
+        assert "yarn ×4" in set(frame["label"]), name
+    for name in ("paired_differences", "cost_against_usable_length"):
+        assert (tmp_path / "results" / f"{name}.svg").stat().st_size > 1000
+
+
 def test_a_failed_cell_is_tried_again_and_its_failure_forgotten(tmp_path: Path, cell: Compose, corpus: Path) -> None:
     text = (corpus / "0.txt").read_bytes()
     (corpus / "0.txt").write_bytes(b"\xff")
