@@ -12,9 +12,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import extrapolate as xt
-from extrapolate.analysis import relative_positions
+from extrapolate.analysis import relative_positions, rotary_pairs
 from extrapolate.plots import curve_names, score_table
 from extrapolate.results import SCHEMA
+from extrapolate.rope import RopeSpec
 
 
 def table(**perplexities: list[float]) -> pd.DataFrame:
@@ -358,3 +359,46 @@ def test_the_heatmap_has_a_panel_for_each_strategy_and_task_and_the_values_in_it
         xt.plots.retrieval(table(plain=[20.0]))
     with pytest.raises(xt.ResultError, match="value must be 'accuracy' or 'nll_mean'"):
         xt.plots.retrieval(rows, value="perplexity")
+
+
+BUNDLED = RopeSpec(64, 1e4, 512)
+
+
+def test_frequencies_are_drawn_as_how_much_each_pair_is_slowed() -> None:
+    figure = xt.plots.frequencies([xt.Plain(), xt.Linear(factor=8), xt.FoPE()], BUNDLED, 4096, title="bundled")
+    plain, linear, fope, trained = figure.axes[0].get_lines()
+    assert np.allclose(np.asarray(plain.get_ydata(), dtype=float), 1)
+    assert np.allclose(np.asarray(linear.get_ydata(), dtype=float), 8)
+    assert np.isnan(np.asarray(fope.get_ydata(), dtype=float)).sum() == 16  # stand still: no place on the axis
+    assert list(np.asarray(trained.get_xdata())) == [15.5, 15.5]
+    assert "no full turn in training" in rendered(figure)
+    with pytest.raises(xt.StrategyError, match="at least one strategy"):
+        xt.plots.frequencies([], BUNDLED, 4096)
+
+
+def test_decay_and_cosines_are_drawn_as_shares_of_their_value_at_distance_0() -> None:
+    figure = xt.plots.decay([xt.Plain(), xt.Linear(factor=8)], BUNDLED, 4096)
+    bound, cosines = figure.axes
+    for axes in (bound, cosines):
+        for line in axes.get_lines()[:2]:
+            values = np.asarray(line.get_ydata(), dtype=float)
+            assert values.max() <= 1
+            assert values[0] > 0.9 > values[-1]
+    plain = np.asarray(cosines.get_lines()[0].get_ydata(), dtype=float)
+    assert plain.min() < 0  # 725 tokens are what theta 10,000 supports at d = 64
+    text = rendered(figure)
+    assert "pretrained 512" in text
+    with pytest.raises(xt.StrategyError, match="at least one strategy"):
+        xt.plots.decay([], BUNDLED, 4096)
+
+
+def test_unseen_phases_are_drawn_by_pair_and_length() -> None:
+    lengths = [256, 512, 1024, 4096]
+    figure = xt.plots.unseen_phases(xt.NTK(factor=8), BUNDLED, lengths)
+    drawn = np.asarray(figure.axes[0].images[0].get_array())
+    assert drawn.shape == (32, 4)
+    assert drawn[:, :3].max() == 0  # below 1,499 tokens nothing is new
+    assert np.allclose(drawn[:, 3], rotary_pairs(xt.NTK(factor=8), BUNDLED, 4096)["unseen"])
+    assert figure.axes[0].get_title() == "ntk ×8"
+    with pytest.raises(xt.StrategyError, match="at least one length"):
+        xt.plots.unseen_phases(xt.Plain(), BUNDLED, [])

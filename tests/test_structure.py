@@ -27,7 +27,7 @@ ALLOWED = {
     "data": BASE | {"data"},
     "evaluation": BASE | {"running", "data", "evaluation"},
     "results": BASE | {"results"},
-    "analysis": BASE | {"rope", "strategies", "analysis"},
+    "analysis": BASE | {"rope", "running", "strategies", "models", "analysis"},
     "plots": BASE | {"rope", "strategies", "results", "analysis", "plots"},
 }
 

@@ -1,15 +1,35 @@
-"""Theory: what rotary embedding is, apart from any model. Statistics: what result tables say, and how surely."""
+"""Theory: what rotary embedding and each strategy do, apart from any model. Statistics: what result tables say, and how
+surely. Attention: what a model makes of it.
+"""
 
+from extrapolate.analysis.bounds import (
+    cosine_sum,
+    critical_dimension,
+    long_term_decay,
+    smallest_base,
+    supported_length,
+    supporting_bases,
+)
 from extrapolate.analysis.linear_attention import linear_attention
+from extrapolate.analysis.pairs import break_length, break_lengths, rotary_pairs
 from extrapolate.analysis.positions import relative_positions
 from extrapolate.analysis.statistics import context_gain, intervals, paired, short_context_cost, usable_length
 
 __all__ = [
+    "break_length",
+    "break_lengths",
     "context_gain",
+    "cosine_sum",
+    "critical_dimension",
     "intervals",
     "linear_attention",
+    "long_term_decay",
     "paired",
     "relative_positions",
+    "rotary_pairs",
     "short_context_cost",
+    "smallest_base",
+    "supported_length",
+    "supporting_bases",
     "usable_length",
 ]
