@@ -138,6 +138,20 @@ def test_the_readme_shows_the_verdicts_that_were_measured() -> None:
             assert cell == f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
 
 
+def test_the_readme_shows_the_answers_that_were_found() -> None:
+    readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
+    lines = readme[readme.index("| answers right, and their loss |") :].splitlines()
+    lengths = [int(cell.replace(",", "")) for cell in lines[0].strip("|").split("|")[1:]]
+    table = pd.read_csv(RAW.parents[1] / "retrieval_16k" / "scores.csv")
+    found = table.groupby(["evaluation", "label", "length"])[["accuracy", "nll_mean"]].mean()
+    for line in lines[2:8]:
+        name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        task, label = name.split(", ")
+        for length, cell in zip(lengths, cells, strict=True):
+            right, loss = found.loc[(task, label, length)]
+            assert cell == f"{right:.0%} {loss:.2f}"
+
+
 def test_the_readmes_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.test_ledger import store
 

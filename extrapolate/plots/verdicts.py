@@ -39,7 +39,8 @@ def paired_differences(differences: pd.DataFrame, *, length: int | None = None, 
     axes.set_yticks(range(len(rows)), pair_names(rows).tolist(), fontsize=9)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(
-        f"loss minus that of {rows['baseline'].iloc[0]} at {chosen:,} tokens (nats a token; left is better)"
+        f"loss minus that of {rows['baseline'].iloc[0]} at {chosen:,} tokens\n(nats a token; left is better)",
+        fontsize=9,
     )
     axes.grid(True, axis="x", color="0.9", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
