@@ -148,7 +148,7 @@ def test_the_readme_shows_the_answers_that_were_found() -> None:
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         task, label = name.split(", ")
         for length, cell in zip(lengths, cells, strict=True):
-            right, loss = found.loc[(task, label, length)]
+            right, loss = found.xs((task, label, length))
             assert cell == f"{right:.0%} {loss:.2f}"
 
 

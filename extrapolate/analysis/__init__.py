@@ -2,6 +2,12 @@
 surely. Attention: what a model makes of it.
 """
 
+from extrapolate.analysis.attention import (
+    AttentionStatistics,
+    attention_statistics,
+    copy_attention,
+    retrieval_distance,
+)
 from extrapolate.analysis.bounds import (
     cosine_sum,
     critical_dimension,
@@ -16,9 +22,12 @@ from extrapolate.analysis.positions import relative_positions
 from extrapolate.analysis.statistics import context_gain, intervals, paired, short_context_cost, usable_length
 
 __all__ = [
+    "AttentionStatistics",
+    "attention_statistics",
     "break_length",
     "break_lengths",
     "context_gain",
+    "copy_attention",
     "cosine_sum",
     "critical_dimension",
     "intervals",
@@ -26,6 +35,7 @@ __all__ = [
     "long_term_decay",
     "paired",
     "relative_positions",
+    "retrieval_distance",
     "rotary_pairs",
     "short_context_cost",
     "smallest_base",

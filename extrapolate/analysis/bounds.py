@@ -32,7 +32,7 @@ def long_term_decay(frequencies: Frequencies, distances: Tensor) -> Tensor:
     """
     f = frequencies.inv_freq.double()
     found = []
-    for part in distances.double().split(CHUNK):
+    for part in torch.split(distances.double(), CHUNK):
         phases = part[:, None] * f
         sums = torch.polar(torch.ones_like(phases), phases).cumsum(dim=1)
         found.append(sums.abs().mean(dim=1))
@@ -55,7 +55,7 @@ def cosine_sum(frequencies: Frequencies, distances: Tensor) -> Tensor:
         (n,) float64; d/2 at distance 0.
     """
     f = frequencies.inv_freq.double()
-    return torch.cat([torch.cos(part[:, None] * f).sum(dim=1) for part in distances.double().split(CHUNK)])
+    return torch.cat([torch.cos(part[:, None] * f).sum(dim=1) for part in torch.split(distances.double(), CHUNK)])
 
 
 def supported_length(frequencies: Frequencies, limit: int) -> int | None:

@@ -32,6 +32,9 @@ BLOCK = 1024
 KEYS_AT_ONCE = 4096
 """Keys at a time where scores are held: the path without a fused kernel."""
 
+OBSERVED = 128
+"""Queries at a time whose weights are formed for an observer."""
+
 PLANS_KEPT = 4
 """Of the latest calls at least; every layer of a pass shares one for each place that its rows stand at."""
 
@@ -252,6 +255,28 @@ Probe = Callable[[nn.Module, Tensor, Tensor], Seat]
 PROBE: ContextVar[Probe | None] = ContextVar("probe", default=None)
 
 
+class Observer:
+    """Sees what each layer attends to while a model runs in bands; :func:`extrapolate.models.observe.observed`.
+
+    Attributes:
+        first_query: index of the first query whose weights are wanted.
+    """
+
+    first_query: int = 0
+
+    def heads(self, module: nn.Module, seat: Seat, query: Tensor, key: Tensor) -> None:
+        """A layer's unrotated queries (batch, heads, T, head_dim) and keys (batch, kv heads, S, head_dim)."""
+
+    def weights(self, module: nn.Module, weights: Tensor, queries: Tensor, keys: Tensor) -> None:
+        """Some of a layer's attention weights (rows, heads, t, s), float32, at these indices of queries and keys.
+
+        What is not seen has weight 0; each pair that is seen comes once.
+        """
+
+
+OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
 def attention(
     module: nn.Module,
     query: Tensor,
@@ -298,7 +323,10 @@ def attention(
     for row, start in enumerate(starts):
         rows_of.setdefault(start, []).append(row)
     seat.banded.most = max(PLANS_KEPT, 2 * len(rows_of))  # layers of two kinds alternate
-    run = _Run(seat, scale, softcap, s_aux)
+    observer = OBSERVER.get()
+    if observer is not None:
+        observer.heads(module, seat, query, key)
+    run = _Run(module, seat, scale, softcap, s_aux, observer)
     for start, rows in rows_of.items():
         first_query = start.query - start.before  # its index in the text
         skip = max(0, -first_query)  # padding
@@ -358,10 +386,12 @@ def _refuse(module: nn.Module, mask: Tensor | None, dropout: float, others: dict
 class _Run:
     """The attention of rows that stand at the same place of their texts."""
 
+    module: nn.Module
     seat: Seat
     scale: float
     softcap: float | None
     sinks: Tensor | None
+    observer: Observer | None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, start: int, keys: Tensor, window: int) -> Tensor:
         """(rows, heads, T, d), (rows, kv, S, d), (rows, kv, S, dv) → (rows, T, heads, dv)."""
@@ -385,8 +415,45 @@ class _Run:
                     part = kernel(q, k[:, :, span], value[:, :, piece.start : piece.stop], self.scale, piece)
                     merged = part if merged is None else _merge(merged, part)
             whole = self._finish(merged, query[:, :, block], value)
+            if self.observer is not None and merged is not None and start + block.stop > self.observer.first_query:
+                self._show(self.observer, plan, n, block, query, rotated, merged[1], start, keys)
             out[:, block] = whole[..., :width].transpose(1, 2).to(out.dtype)
         return out
+
+    def _show(
+        self,
+        observer: Observer,
+        plan: Plan,
+        n: int,
+        block: slice,
+        query: Tensor,
+        rotated: list[Tensor],
+        lse: Tensor,
+        start: int,
+        keys: Tensor,
+    ) -> None:
+        """The weights of block ``n``, a few queries at a time: scores once more, less what the kernels summed up to."""
+        if self.sinks is not None:
+            lse = torch.logaddexp(lse, self.sinks.float().view(1, -1, 1))
+        for a in range(max(block.start, observer.first_query - start), block.stop, OBSERVED):
+            part = slice(a, min(a + OBSERVED, block.stop))
+            inside = slice(part.start - block.start, part.stop - block.start)
+            for band, key in zip(plan.bands, rotated, strict=True):
+                for piece in band.pieces[n]:
+                    stop = min(piece.stop, piece.start + inside.stop) if piece.causal else piece.stop
+                    span = slice(piece.start - band.first, stop - band.first)
+                    score = _scores(self._query(query[:, :, part], band, plan, part), key[:, :, span], self.scale)
+                    if self.softcap is not None:
+                        score = self.softcap * (score / self.softcap).tanh()
+                    weight = (score.flatten(1, 2) - lse[:, :, inside, None]).exp()
+                    mask = None if piece.mask is None else piece.mask[inside]
+                    if piece.causal:
+                        rows = torch.arange(inside.start, inside.stop, device=weight.device)
+                        mask = torch.arange(stop - piece.start, device=weight.device) <= rows[:, None]
+                    if mask is not None:
+                        weight = weight.masked_fill(~mask, 0.0)
+                    indices = torch.arange(start + part.start, start + part.stop)
+                    observer.weights(self.module, weight, indices, keys[piece.start : stop])
 
     def _query(self, query: Tensor, band: BandPlan, plan: Plan, block: slice) -> Tensor:
         if plan.scale is not None:
@@ -465,15 +532,14 @@ def _by_scores(
     query: Tensor, key: Tensor, value: Tensor, scale: float, piece: Piece, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
     """Scores in float32, a slice of keys at a time: any device, any head size, soft-capping, gradients."""
-    rows, heads, queries, width = query.shape
-    q = query.float().reshape(rows, key.shape[1], heads // key.shape[1], queries, width)
+    queries = query.shape[2]
     merged: tuple[Tensor, Tensor] | None = None
     mask = piece.mask
     if piece.causal:
         mask = torch.ones(queries, key.shape[2], dtype=torch.bool, device=query.device).tril()
     for a in range(0, key.shape[2], KEYS_AT_ONCE):
         span = slice(a, a + KEYS_AT_ONCE)
-        score = q @ key[:, :, None, span].float().transpose(-1, -2) * scale  # (rows, kv, groups, T, S)
+        score = _scores(query, key[:, :, span], scale)
         if softcap is not None:
             score = softcap * (score / softcap).tanh()
         if mask is not None:
@@ -485,6 +551,13 @@ def _by_scores(
         merged = part if merged is None else _merge(merged, part)
     assert merged is not None
     return merged
+
+
+def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """(rows, heads, T, d), (rows, kv, S, d) → (rows, kv, heads / kv, T, S) float32."""
+    rows, heads, queries, width = query.shape
+    grouped = query.float().reshape(rows, key.shape[1], heads // key.shape[1], queries, width)
+    return grouped @ key[:, :, None].float().transpose(-1, -2) * scale
 
 
 def starts(
