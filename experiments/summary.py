@@ -131,7 +131,7 @@ def conclusions(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def figures(table: pd.DataFrame, concluded: dict[str, pd.DataFrame], **options: Any) -> "dict[str, Figure]":
     """File name → the figures that this table and its :func:`conclusions` have rows for."""
-    found = {}
+    found: dict[str, Figure] = {}
     perplexities = xt.plots.perplexities(table)
     title = _title(perplexities)
     if not perplexities.empty:

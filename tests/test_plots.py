@@ -402,3 +402,41 @@ def test_unseen_phases_are_drawn_by_pair_and_length() -> None:
     assert figure.axes[0].get_title() == "ntk ×8"
     with pytest.raises(xt.StrategyError, match="at least one length"):
         xt.plots.unseen_phases(xt.Plain(), BUNDLED, [])
+
+
+def heads(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame({"layer": [0, 0, 1, 1], "head": [0, 0, 0, 0], **columns})
+
+
+def test_attention_is_drawn_by_distance_as_a_mean_over_heads() -> None:
+    rows = heads(first=[0, 1, 0, 1], attention=[0.9, 0.1, 0.5, 0.3])
+    figure = xt.plots.attention_by_distance({"plain": rows}, pretrained_length=1)
+    line = figure.axes[0].get_lines()[0]
+    assert list(np.asarray(line.get_xdata())) == [1]  # distance 0 has no place on the axis
+    assert np.asarray(line.get_ydata(), dtype=float) == pytest.approx([0.2])
+    assert "attention of one key" in rendered(figure)
+    with pytest.raises(xt.ResultError, match="at least one table"):
+        xt.plots.attention_by_distance({})
+
+
+def test_pairs_in_use_are_a_heatmap_of_heads_by_pair() -> None:
+    figure = xt.plots.pairs_in_use(heads(pair=[0, 1, 0, 1], share=[0.25, 0.75, 1.0, 0.0]), turning=1, title="t")
+    assert np.allclose(np.asarray(figure.axes[0].images[0].get_array()), [[0.25, 0.75], [1.0, 0.0]])
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["0", "1"]
+    assert "share of the head" in rendered(figure)
+    with pytest.raises(xt.ResultError, match="no layer rotates"):
+        xt.plots.pairs_in_use(heads(pair=[0, 1, 0, 1], share=1.0).iloc[:0])
+
+
+def test_copying_is_drawn_for_the_strongest_heads() -> None:
+    rows = heads(distance=[64, 128, 64, 128], mass=[0.8, 0.2, 0.1, 0.1])
+    figure = xt.plots.copying({"yarn": rows}, strongest=1, pretrained_length=64)
+    assert np.asarray(figure.axes[0].get_lines()[0].get_ydata(), dtype=float) == pytest.approx([0.8, 0.2])
+    assert "distance to the earlier occurrence" in rendered(figure)
+    with pytest.raises(xt.ResultError, match="at least one table"):
+        xt.plots.copying({})
+
+
+def test_a_figure_shows_itself_in_a_notebook_without_pyplot() -> None:
+    figure = xt.plots.frequencies([xt.Plain()], BUNDLED, 512)
+    assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"

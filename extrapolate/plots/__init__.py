@@ -1,5 +1,6 @@
 """Tables as matplotlib figures. Knows no model: rows in, figure out."""
 
+from extrapolate.plots.attention import attention_by_distance, copying, pairs_in_use
 from extrapolate.plots.curves import loss_by_position, perplexity_by_length
 from extrapolate.plots.retrieval import retrieval
 from extrapolate.plots.style import COLOURS, MARKERS
@@ -11,6 +12,8 @@ __all__ = [
     "COLOURS",
     "MARKERS",
     "answers",
+    "attention_by_distance",
+    "copying",
     "cost_against_usable_length",
     "curve_names",
     "decay",
@@ -18,6 +21,7 @@ __all__ = [
     "loss_by_position",
     "pair_names",
     "paired_differences",
+    "pairs_in_use",
     "perplexities",
     "perplexity_by_length",
     "relative_positions",

@@ -6,11 +6,10 @@ import matplotlib.ticker
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from extrapolate.analysis import intervals
 from extrapolate.errors import ResultError
-from extrapolate.plots.style import COLOURS, MARKERS, STYLES, length_axis, mark, spaced
+from extrapolate.plots.style import COLOURS, MARKERS, STYLES, Figure, length_axis, mark, spaced
 from extrapolate.plots.tables import curve_names, perplexities
 
 CEILING = 1e6

@@ -5,9 +5,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 
 from extrapolate.errors import ResultError
+from extrapolate.plots.style import Figure
 from extrapolate.plots.tables import answers, curve_names
 
 

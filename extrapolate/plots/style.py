@@ -1,9 +1,11 @@
 """What all figures share: colours, the axis of lengths, marks."""
 
+import io
 import math
 from collections.abc import Sequence
 from typing import Literal
 
+import matplotlib.figure
 import matplotlib.ticker
 from matplotlib.axes import Axes
 
@@ -15,6 +17,15 @@ MARKERS = "os^Dv<>P*X"
 
 
 STYLES = ("-", "--", ":")  # the next one when the colours are used up
+
+
+class Figure(matplotlib.figure.Figure):
+    """A figure that shows itself at the end of a notebook's cell, without pyplot and its global state."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=110)
+        return file.getvalue()
 
 
 def mark(axes: Axes, length: int, what: str) -> None:

@@ -6,12 +6,11 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from extrapolate.analysis import cosine_sum, long_term_decay, rotary_pairs
 from extrapolate.analysis import relative_positions as positions_of
 from extrapolate.errors import StrategyError
-from extrapolate.plots.style import COLOURS, STYLES, mark, plain_frame, tokens_axis
+from extrapolate.plots.style import COLOURS, STYLES, Figure, mark, plain_frame, tokens_axis
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies import Strategy
 

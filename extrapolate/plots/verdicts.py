@@ -3,11 +3,10 @@
 import matplotlib.ticker
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from extrapolate.analysis.statistics import SAME
 from extrapolate.errors import ResultError
-from extrapolate.plots.style import COLOURS
+from extrapolate.plots.style import COLOURS, Figure
 
 
 def paired_differences(differences: pd.DataFrame, *, length: int | None = None, title: str | None = None) -> Figure:
