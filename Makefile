@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-oldest test-slow check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-notebooks test-oldest test-slow report check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-oldest: ## patches and the representative architectures on the oldest trans
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-oldest/constraints.txt \
 		'transformers==$(OLDEST)' -e '.[dev]'
 	.venv-oldest/bin/python -m pytest -n 2 tests/test_patch.py tests/test_families.py tests/test_layers.py tests/test_special_rotary.py
+
+test-notebooks: $(READY) ## execute every notebook on the bundled model (a minute on two cores)
+	$(BIN)/python -m pytest -n 2 -m notebooks
 
 test-slow: $(READY) ## tests of minutes on the real model
 	$(BIN)/python -m pytest -m slow

@@ -3,7 +3,7 @@
 from extrapolate.plots.attention import attention_by_distance, copying, pairs_in_use
 from extrapolate.plots.curves import loss_by_position, perplexity_by_length
 from extrapolate.plots.retrieval import retrieval
-from extrapolate.plots.style import COLOURS, MARKERS
+from extrapolate.plots.style import COLOURS, MARKERS, Figure
 from extrapolate.plots.tables import answers, curve_names, perplexities, score_table, unlike_documents
 from extrapolate.plots.theory import decay, frequencies, relative_positions, unseen_phases
 from extrapolate.plots.verdicts import cost_against_usable_length, pair_names, paired_differences
@@ -11,6 +11,7 @@ from extrapolate.plots.verdicts import cost_against_usable_length, pair_names, p
 __all__ = [
     "COLOURS",
     "MARKERS",
+    "Figure",
     "answers",
     "attention_by_distance",
     "copying",
