@@ -88,10 +88,10 @@ format: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-report: $(READY) ## results/ as one HTML page and a LaTeX table, and the notebooks rendered (four minutes on two cores)
+report: $(READY) ## each folder of results/ as an HTML page and a LaTeX table, the notebooks rendered (four minutes on two cores)
 	$(BIN)/python -m experiments.sweep experiment=smoke
-	$(BIN)/python -m experiments.report results=results
-	$(BIN)/python -m jupyter nbconvert --log-level ERROR --to html --execute --output-dir results/notebooks notebooks/*.ipynb
+	for cells in results/*/cells; do $(BIN)/python -m experiments.report results=$$(dirname $$cells) || exit 1; done
+	$(BIN)/python -m nbconvert --log-level ERROR --to html --execute --output-dir results/notebooks notebooks/*.ipynb
 
 benchmark: $(READY) ## measure what the README claims of time and memory, side by side
 	$(BIN)/python -m experiments.benchmark
