@@ -125,10 +125,32 @@ def test_as_many_pairs_finish_a_turn_as_the_critical_dimension_says(spec: RopeSp
     )
 
 
+@pytest.mark.parametrize(
+    ("rotary_dim", "theta", "length", "of_32_turns", "of_one_turn"),
+    [
+        (128, 1e4, 2048, 16.128, 40.210),
+        (128, 1e4, 4096, 20.944, 45.027),
+        (128, 1e6, 32768, 23.596, 39.651),
+        (128, 5e5, 8192, 18.081, 34.984),
+        (64, 1e4, 2048, 8.064, 20.105),
+        (64, 5e5, 8192, 9.041, 17.492),
+    ],
+)
+def test_turns_in_training_cross_32_and_1_where_yarn_puts_the_ends_of_its_ramp(
+    rotary_dim: int, theta: float, length: int, of_32_turns: float, of_one_turn: float
+) -> None:
+    turns = rotary_pairs(xt.Plain(), RopeSpec(rotary_dim, theta, length), length)["turns_trained"].to_numpy()
+    pairs = np.arange(turns.size)
+    for count, expected in ((32, of_32_turns), (1, of_one_turn)):
+        found = np.interp(-math.log(count), -np.log(turns), pairs)  # the ladder is geometric: exact between pairs
+        assert found == pytest.approx(expected, abs=6e-4)
+
+
 def test_fope_stops_the_pairs_that_are_told_not_to_finish() -> None:
-    table = rotary_pairs(xt.FoPE(), RopeSpec(128, 1e4, 4096), 4096)
-    assert np.isinf(table["wavelength"]).sum() == 18
-    assert (np.isinf(table["wavelength"]) == ~table["finishes"]).all()
+    for length, stopped in ((2048, 23), (4096, 18)):
+        table = rotary_pairs(xt.FoPE(), RopeSpec(128, 1e4, length), length)
+        assert np.isinf(table["wavelength"]).sum() == stopped
+        assert (np.isinf(table["wavelength"]) == ~table["finishes"]).all()
 
 
 def test_pairs_tell_wavelength_slowing_and_lost_resolution() -> None:
