@@ -50,7 +50,9 @@ protocols_4k: $(READY) ## every perplexity protocol on the same four documents (
 	$(BIN)/python -m experiments.sweep experiment=protocols_4k
 	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.protocol=llamacpp,lm_eval,last
 	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.tokens=null \
-		evaluation.protocol=prefix,yarn_truncate,by_position
+		evaluation.protocol=prefix,yarn_truncate
+	$(BIN)/python -m experiments.sweep experiment=protocols_4k evaluation.stride=null evaluation.tokens=null \
+		evaluation.protocol=by_position 'evaluation.lengths=[256,512,1024,2048,4096]'
 
 usable_4k: $(READY) ## how far twelve strategies carry on fixed targets, and at what price (the bundled model, six minutes)
 	$(BIN)/python -m experiments.sweep experiment=usable_4k

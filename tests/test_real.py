@@ -10,6 +10,7 @@ import torch
 
 import extrapolate as xt
 from extrapolate.analysis import paired
+from extrapolate.evaluation.protocols import PROTOCOLS
 
 RAW = Path(__file__).parent.parent / "docs" / "smollm2_32k" / "scores.csv"
 DOCUMENT = "1981-Carter-1"
@@ -136,6 +137,17 @@ def test_the_readme_shows_the_verdicts_that_were_measured() -> None:
         for length, cell in zip(lengths, cells, strict=True):
             row = found.loc[[(label, length)]].iloc[0]
             assert cell == f"{row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
+
+
+def test_the_readme_shows_what_each_protocol_measured() -> None:
+    readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
+    table = pd.read_csv(RAW.parents[1] / "protocols_4k" / "scores.csv").query("length == 4096")
+    measured = {str(name): f"{value:.2f}" for name, value in zip(table["protocol"], table["perplexity"], strict=True)}
+    lines = readme[readme.index("| protocol | windows of model input") :].splitlines()[2 : 2 + len(measured)]
+    shown = {line.split("`")[1]: line.strip("| ").split("|")[-1].strip() for line in lines}
+    assert shown == measured
+    assert set(measured) == set(PROTOCOLS)
+    assert table["document_names"].nunique() == 1
 
 
 def test_the_readme_shows_the_answers_that_were_found() -> None:
