@@ -93,7 +93,8 @@ format: $(READY) ## format and sort imports
 report: $(READY) ## each folder of results/ as an HTML page and a LaTeX table, the notebooks rendered (four minutes on two cores)
 	$(BIN)/python -m experiments.sweep experiment=smoke
 	for cells in results/*/cells; do $(BIN)/python -m experiments.report results=$$(dirname $$cells) || exit 1; done
-	$(BIN)/python -m nbconvert --log-level ERROR --to html --execute --output-dir results/notebooks notebooks/*.ipynb
+	$(BIN)/python -m nbconvert --log-level ERROR --to html --execute --output-dir results/notebooks \
+		--HTMLExporter.mathjax_url= --HTMLExporter.require_js_url= notebooks/*.ipynb
 
 benchmark: $(READY) ## measure what the README claims of time and memory, side by side
 	$(BIN)/python -m experiments.benchmark
