@@ -146,15 +146,24 @@ def test_pairs_are_measured_before_rotation_in_the_layout_of_the_model(family: s
     with torch.no_grad():
         hidden = model.model.layers[0].input_layernorm(model.model.embed_tokens(ids))
         query = attention.q_proj(hidden).view(40, -1, attention.head_dim).double()
+        key = attention.k_proj(hidden).view(40, -1, attention.head_dim).double()
+    heads, kv_heads = query.shape[1], key.shape[1]
+    assert heads > kv_heads > 1, "grouped queries"
     found = attention_statistics(model, ids).pairs.query("layer == 0")
     width = xt.read_spec(model.config).rotary_dim
-    for head in range(query.shape[1]):
-        x = query[:, head, :width]
-        pairs = (x[:, : width // 2], x[:, width // 2 :]) if family == "llama" else (x[:, 0::2], x[:, 1::2])
-        expected = (pairs[0] ** 2 + pairs[1] ** 2).sqrt().mean(dim=0)
+
+    def norms(x: torch.Tensor) -> np.ndarray[Any, Any]:
+        pairs = (
+            (x[:, : width // 2], x[:, width // 2 : width]) if family == "llama" else (x[:, :width:2], x[:, 1:width:2])
+        )
+        return (pairs[0] ** 2 + pairs[1] ** 2).sqrt().mean(dim=0).numpy()
+
+    for head in range(heads):
         rows = found.query("head == @head")
-        assert rows["query_norm"].to_numpy() == pytest.approx(expected.numpy(), rel=1e-5)
-        assert rows["share"].sum() == pytest.approx(1)
+        q, k = norms(query[:, head]), norms(key[:, head // (heads // kv_heads)])
+        assert rows["query_norm"].to_numpy() == pytest.approx(q, rel=1e-5)
+        assert rows["key_norm"].to_numpy() == pytest.approx(k, rel=1e-5)
+        assert rows["share"].to_numpy() == pytest.approx(q * k / (q * k).sum(), rel=1e-5)
 
 
 def test_a_forgetting_strategy_attends_to_nothing_in_the_middle() -> None:
