@@ -156,7 +156,7 @@ def loss_by_position(
         )
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
-    if trained_length:
+    if trained_length and trained_length <= table["position"].max():
         mark(axes, trained_length, "trained length")
     axes.set_xlabel("position (tokens)")
     axes.set_ylabel("loss (nats a token)")
