@@ -108,43 +108,49 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         log.info("%s: reused, finished earlier (cell %s)", label, key)
         return {"outcome": "reused", "key": key, "label": label}
 
-    model = _model(checkpoint, content, evaluation.head)
-    _reset_peak_memory(device)
-    with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
-        follows = ", a pass for each length" if handle.varies_with_length else ""
-        log.info("%s: %d document(s), inputs of up to %d tokens%s", label, len(documents), evaluation.longest, follows)
-        facts.update(layers=handle.layers)
-        started = time.perf_counter()
-        measured = evaluation.measure(
-            model,
-            documents,
-            tokenizer,
-            one_pass=not handle.varies_with_length,
-            description=label if cfg.progress else None,
-        )
-        seconds = time.perf_counter() - started
-    scores = evaluation.scores(measured)
-    facts.pop("lengths")
-    shared = {
-        **facts,
-        **_stamp(),
-        "key": key,
-        "attention_factor": strategy.frequencies(spec, spec.pretrained_length).attention_factor,
-        "data_digest": digest(identity["data"]),
-        "document_names": json_text([document.name for document in documents]),
-        "seconds": seconds,
-        "tokens_per_second": int(measured["input_tokens"]) / seconds,
-        "peak_memory_bytes": _peak_memory(device),
-    }
-    rows = []
-    for score in scores:
-        used = strategy.at(spec, score.length_used if handle.varies_with_length else evaluation.longest)
-        status = "nonfinite" if score.nonfinite else "ok"
-        rows.append({**shared, **vars(score), "status": status, "parameters": json_text(used.parameters())})
-    ledger.write(identity, rows, measured)
-    bad = [score.length for score in scores if score.nonfinite]
-    if bad:
-        log.warning("%s: losses that are not finite from length %d on", label, bad[0])
+    with ledger.claim(key, waiting=functools.partial(log.info, "%s: waiting for %s, which computes it", label)) as mine:
+        if not mine:
+            log.info("%s: reused, finished by another process (cell %s)", label, key)
+            return {"outcome": "reused", "key": key, "label": label}
+        model = _model(checkpoint, content, evaluation.head)
+        _reset_peak_memory(device)
+        with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
+            follows = ", a pass for each length" if handle.varies_with_length else ""
+            log.info(
+                "%s: %d document(s), inputs of up to %d tokens%s", label, len(documents), evaluation.longest, follows
+            )
+            facts.update(layers=handle.layers)
+            started = time.perf_counter()
+            measured = evaluation.measure(
+                model,
+                documents,
+                tokenizer,
+                one_pass=not handle.varies_with_length,
+                description=label if cfg.progress else None,
+            )
+            seconds = time.perf_counter() - started
+        scores = evaluation.scores(measured)
+        facts.pop("lengths")
+        shared = {
+            **facts,
+            **_stamp(),
+            "key": key,
+            "attention_factor": strategy.frequencies(spec, spec.pretrained_length).attention_factor,
+            "data_digest": digest(identity["data"]),
+            "document_names": json_text([document.name for document in documents]),
+            "seconds": seconds,
+            "tokens_per_second": int(measured["input_tokens"]) / seconds,
+            "peak_memory_bytes": _peak_memory(device),
+        }
+        rows = []
+        for score in scores:
+            used = strategy.at(spec, score.length_used if handle.varies_with_length else evaluation.longest)
+            status = "nonfinite" if score.nonfinite else "ok"
+            rows.append({**shared, **vars(score), "status": status, "parameters": json_text(used.parameters())})
+        ledger.write(identity, rows, measured)
+        bad = [score.length for score in scores if score.nonfinite]
+        if bad:
+            log.warning("%s: losses that are not finite from length %d on", label, bad[0])
     log.info("%s: computed in %.1f s (cell %s)", label, seconds, key)
     return {"outcome": "computed", "key": key, "label": label}
 

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -600,6 +602,73 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
     assert f"{6 - kept} computed, {kept} reused, 0 failed" in resumed.stdout
     tables = [xt.read_results(tmp_path / name).drop(columns=MEASURED) for name in ("results", "whole")]
     pd.testing.assert_frame_equal(tables[0], tables[1])
+
+
+def test_two_sweeps_on_one_folder_compute_every_cell_once(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path
+) -> None:
+    # case 54; ten times in `make test-slow`
+    two_sweeps(tmp_path, checkpoint_folder, corpus)
+
+
+@pytest.mark.slow
+def test_killed_at_thirty_random_moments_a_sweep_loses_and_repeats_nothing(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path
+) -> None:
+    moments = random.Random(0)
+    arguments = ["-m", "strategy=linear,ntk,yarn", "factor=2,4", *settings(tmp_path, checkpoint_folder, corpus)]
+    arguments += ["evaluation.lengths=[64,2000]"]
+    started = time.monotonic()
+    run(tmp_path, *arguments, f"results={tmp_path / 'whole'}")
+    whole = time.monotonic() - started
+    expected = xt.read_results(tmp_path / "whole").drop(columns=MEASURED)
+    kills = 0
+    for sweep in range(10):
+        folder = tmp_path / str(sweep)
+        for _ in range(3):
+            process = subprocess.Popen(
+                command(*arguments, f"results={folder}"),
+                cwd=tmp_path,
+                env=ENVIRONMENT,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            time.sleep(moments.uniform(0.5, 0.9) * whole)  # imports take the first half
+            kills += process.poll() is None
+            process.kill()
+            process.wait()
+        kept = len(list((folder / "cells").glob("[!.]*"))) if folder.exists() else 0
+        resumed = run(tmp_path, *arguments, f"results={folder}")
+        assert f"{6 - kept} computed, {kept} reused, 0 failed" in resumed.stdout
+        pd.testing.assert_frame_equal(xt.read_results(folder).drop(columns=MEASURED), expected)
+        assert not list(folder.rglob("claims/[!.]*"))
+    assert kills >= 25
+
+
+@pytest.mark.slow
+def test_two_sweeps_ten_times(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+    for i in range(10):
+        (tmp_path / str(i)).mkdir()
+        two_sweeps(tmp_path / str(i), checkpoint_folder, corpus)
+
+
+def two_sweeps(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> None:
+    arguments = ["-m", "strategy=linear,ntk", "factor=2,4", *settings(tmp_path, checkpoint_folder, corpus)]
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(command(*arguments), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    printed = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    counts = [re.search(r"(\d) computed, (\d) reused, 0 failed", text) for text in printed]
+    computed = [int(found[1]) for found in counts if found]
+    assert len(computed) == 2
+    assert sum(computed) == 4, printed
+    table = results(tmp_path)
+    assert table["key"].nunique() == 4
+    assert len(table) == 4 * 3
+    assert not list((tmp_path / "results" / "claims").glob("[!.]*"))
 
 
 def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose) -> None:

@@ -1,11 +1,12 @@
 """The ledger: one cell, one folder, whole or absent. What is finished is never computed again."""
 
+import contextlib
 import hashlib
 import io
 import json
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ import safetensors.torch
 from torch import Tensor
 
 from extrapolate.errors import ResultError
+from extrapolate.results.claims import claimed
 from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, to_table
 from extrapolate.storage import digest, new_folder
 
-CELLS, FAILURES = "cells", "failures"
+CELLS, FAILURES, CLAIMS = "cells", "failures", "claims"
 RECORD, SCORES, LOSSES, TRACEBACK = "cell.json", "scores.parquet", "losses.safetensors", "traceback.txt"
 
 
@@ -35,7 +37,8 @@ class Ledger:
 
     Layout: ``cells/<key>/`` holds ``cell.json`` (identity, checksums), ``scores.parquet`` (rows of the one schema) and
     ``losses.safetensors`` (what was measured, such as per-token losses, as the evaluation names it);
-    ``failures/<request>/`` holds the rows and the traceback of a cell that failed, until the same request succeeds.
+    ``failures/<request>/`` holds the rows and the traceback of a cell that failed, until the same request succeeds;
+    ``claims/<key>`` is there while a process computes that cell.
     """
 
     root: Path
@@ -52,6 +55,19 @@ class Ledger:
         if problem:
             warnings.warn(f"{folder} is damaged ({problem}); its cell is computed again", stacklevel=2)
         return problem is None
+
+    def claim(self, key: str, waiting: Callable[[str], None] | None = None) -> contextlib.AbstractContextManager[bool]:
+        """A context in which this process alone computes a cell; False in it when another finished it meanwhile.
+
+        Args:
+            key: of the cell.
+            waiting: called once with the name of the process that holds it, before waiting for it.
+
+        Raises:
+            ResultError: when the folder cannot be written.
+        """
+        folder = self.root / CELLS / key
+        return claimed(self.root / CLAIMS / key, lambda: folder.exists() and _damage(folder) is None, waiting)
 
     def write(
         self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Tensor]

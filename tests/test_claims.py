@@ -1,0 +1,185 @@
+"""One process computes a cell; others wait, and take over from the dead."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import extrapolate as xt
+from extrapolate.results import claims
+from extrapolate.results.claims import claimed
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "POLL", 0.01)
+    monkeypatch.setattr(claims, "BEAT", 0.05)
+
+
+def owned_by(path: Path, *, host: str | None = None, pid: int | None = None, age: float = 0.0) -> None:
+    """A claim that somebody else left."""
+    number = pid or os.getpid()
+    owner = {"token": "other", "host": host or socket.gethostname(), "pid": number, "born": claims._born(number)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(owner), encoding="utf-8")
+    os.utime(path, (time.time() - age,) * 2)
+
+
+def test_a_claim_names_its_owner_and_is_gone_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "claims" / "k"
+    with claimed(path, lambda: False) as mine:
+        assert mine
+        owner = json.loads(path.read_text())
+        assert (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname())
+    assert not path.exists()
+    with pytest.raises(ZeroDivisionError), claimed(path, lambda: False):
+        raise ZeroDivisionError
+    assert not path.exists()
+    assert [f.name for f in path.parent.iterdir()] in ([], [".changing.lock"])
+
+
+def test_what_is_done_is_not_claimed(tmp_path: Path) -> None:
+    with claimed(tmp_path / "k", lambda: True) as mine:
+        assert not mine
+    assert not (tmp_path / "k").exists()
+
+
+def test_a_second_one_waits_and_finds_it_done(tmp_path: Path) -> None:
+    path, done, order = tmp_path / "k", threading.Event(), []
+    names: list[str] = []
+
+    def second() -> None:
+        with claimed(path, done.is_set, names.append) as mine:
+            order.append(("second", mine))
+
+    with claimed(path, done.is_set) as mine:
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.2)
+        order.append(("first", mine))
+        done.set()
+    thread.join(10)
+    assert order == [("first", True), ("second", False)]
+    assert names == [f"process {os.getpid()} on {socket.gethostname()}"]
+
+
+def test_a_second_one_computes_what_the_first_failed_at(tmp_path: Path) -> None:
+    found: list[bool] = []
+
+    def second() -> None:
+        with claimed(tmp_path / "k", lambda: False) as mine:
+            found.append(mine)
+
+    thread = threading.Thread(target=second)
+    with contextlib.suppress(ZeroDivisionError), claimed(tmp_path / "k", lambda: False):
+        thread.start()
+        time.sleep(0.1)
+        raise ZeroDivisionError
+    thread.join(10)
+    assert found == [True]
+
+
+@pytest.mark.parametrize(
+    ("owner", "alive"),
+    [
+        ({"age": 0}, True),
+        ({"age": claims.STALE + 1}, False),  # hangs
+        ({"host": "elsewhere", "pid": 1, "age": 0}, True),
+        ({"host": "elsewhere", "pid": 1, "age": claims.STALE + 1}, False),
+    ],
+)
+def test_an_owner_is_dead_without_a_sign_of_life(tmp_path: Path, owner: dict[str, float], alive: bool) -> None:
+    path = tmp_path / "k"
+    owned_by(path, **owner)  # type: ignore[arg-type]
+    assert claims._alive(path) == alive
+    assert claims._take(path, "mine") == (not alive)
+
+
+def test_a_killed_owner_is_succeeded_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    code = (
+        f"from extrapolate.results.claims import claimed; from pathlib import Path; import time\n"
+        f"with claimed(Path({str(path)!r}), lambda: False):\n    print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    assert not claims._take(path, "mine")
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with claimed(path, lambda: False) as mine:
+        assert mine
+
+
+def test_another_process_with_the_same_number_is_not_the_owner(tmp_path: Path) -> None:
+    owned_by(tmp_path / "k")
+    record = json.loads((tmp_path / "k").read_text())
+    (tmp_path / "k").write_text(json.dumps({**record, "born": "long ago"}))
+    assert not claims._alive(tmp_path / "k")
+
+
+def test_a_claim_that_says_nothing_is_taken_over_when_it_is_old(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    path.write_bytes(b"")
+    assert not claims._take(path, "mine")
+    os.utime(path, (time.time() - claims.STALE - 1,) * 2)
+    assert claims._take(path, "mine")
+
+
+def test_a_long_computation_keeps_its_claim_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "STALE", 0.5)
+    with claimed(tmp_path / "k", lambda: False):
+        time.sleep(1.0)
+        assert claims._alive(tmp_path / "k")
+
+
+def test_who_lost_a_claim_does_not_give_back_its_successors(tmp_path: Path) -> None:
+    path = tmp_path / "k"
+    with claimed(path, lambda: False):
+        owned_by(path)
+    assert json.loads(path.read_text())["token"] == "other"
+
+
+def _contend(path: Path, log: Path, rounds: int) -> None:
+    claims.POLL = 0.001
+    for _ in range(rounds):
+        with claimed(path, lambda: False):
+            with log.open("a") as file:
+                file.write(f"in {os.getpid()}\n")
+            time.sleep(0.002)
+            with log.open("a") as file:
+                file.write(f"out {os.getpid()}\n")
+
+
+def test_of_many_processes_one_holds_it_at_a_time(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    path, log = tmp_path / "k", tmp_path / "log"
+    owned_by(path, pid=2**22 + 1)  # all begin by finding a dead owner
+    processes = [context.Process(target=_contend, args=(path, log, 10)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert len(lines) == 80
+    for entered, left in zip(lines[::2], lines[1::2], strict=True):
+        assert (entered[0], left[0]) == ("in", "out")
+        assert entered[1] == left[1]
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "claims").write_text("a file")
+    with (
+        pytest.raises(xt.ResultError, match="cannot claim a cell in"),
+        claimed(tmp_path / "claims" / "k", lambda: False),
+    ):
+        pass
