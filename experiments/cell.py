@@ -45,7 +45,8 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
         outcome = _compute(cfg, ledger, facts)
     except Exception as error:
         failure = _failure(error)
-        path = ledger.record_failure(request, _failed_rows(request, facts, failure), failure.pop("traceback"))
+        rows = _failed_rows(request, facts, failure)
+        path = ledger.record_failure(request, rows, failure.pop("traceback"), _config(cfg))
         log.error(
             "%s %s: %s: %s (traceback: %s)",
             facts["label"],
@@ -202,6 +203,12 @@ def _labels(cfg: DictConfig) -> dict[str, Any]:
         "strategy": target.lower(),
         "label": target.lower(),
     }
+
+
+def _config(cfg: DictConfig) -> str:
+    """What a cell was asked for, so that ``python -m experiments.results retry`` can ask again."""
+    whole: Any = OmegaConf.to_container(cfg, resolve=True)
+    return OmegaConf.to_yaml({name: whole[name] for name in (*REQUEST, "layers", "progress")})
 
 
 def _failure(error: Exception) -> dict[str, str]:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 
 import extrapolate as xt
 from experiments import cell as job
+from experiments import results as results_command
 from experiments.summary import report
 from extrapolate.results import COLUMNS
 from tests.conftest import byte_tokenizer, tiny_model
@@ -481,6 +482,28 @@ def test_a_failed_cell_is_tried_again_and_its_failure_forgotten(tmp_path: Path, 
     (corpus / "0.txt").write_bytes(text)
     assert job.run_cell(cell("strategy=yarn"))["outcome"] == "computed"
     assert set(results(tmp_path)["status"]) == {"ok"}
+
+
+def test_a_failed_cell_is_retried_from_what_was_recorded(
+    tmp_path: Path, cell: Compose, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (corpus / "0.txt").read_bytes()
+    (corpus / "0.txt").write_bytes(b"\xff")
+    job.run_cell(cell("strategy=yarn", "factor=2", "layers=[0]"))
+    job.run_cell(cell("strategy=yarn", "factor=0.5"))
+    retry = ["retry", "--results", str(tmp_path / "results")]
+    assert results_command.main([*retry, "--where", "factor=2"]) == 1
+    assert "1 tried, 1 failed" in capsys.readouterr().out
+    (corpus / "0.txt").write_bytes(text)
+    assert results_command.main(retry) == 1  # a factor of 0.5 is as wrong as before
+    assert "2 tried, 1 failed" in capsys.readouterr().out
+    table = results(tmp_path)
+    assert table.groupby("status")["label"].unique().map(list).to_dict() == {
+        "failed": ["yarn"],
+        "ok": ["yarn ×2, layers 0"],
+    }
+    job.run_cell(cell("strategy=yarn", "factor=2", "layers=[0]"))
+    assert len(results(tmp_path)) == len(table), "the same cell as the sweep's own"
 
 
 def test_running_out_of_memory_is_an_outcome_and_the_next_cell_runs(

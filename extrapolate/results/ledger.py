@@ -24,6 +24,7 @@ from extrapolate.storage import digest, new_folder
 
 CELLS, FAILURES, CLAIMS = "cells", "failures", "claims"
 RECORD, SCORES, LOSSES, TRACEBACK = "cell.json", "scores.parquet", "losses.safetensors", "traceback.txt"
+CONFIG = "config.yaml"
 
 
 def cell_key(identity: Mapping[str, Any]) -> str:
@@ -90,18 +91,23 @@ class Ledger:
         files = {SCORES: _parquet(to_table(rows)), LOSSES: safetensors.torch.save(tensors)}
         return _write(target, {"key": key, "identity": identity}, files)
 
-    def record_failure(self, request: str, rows: Sequence[Mapping[str, Any]], traceback: str) -> Path:
+    def record_failure(
+        self, request: str, rows: Sequence[Mapping[str, Any]], traceback: str, config: str | None = None
+    ) -> Path:
         """Store the outcome of a cell that failed, with its traceback.
 
         Args:
             request: hash of what was asked for.
             rows: of the one schema, with error_type and error_message.
             traceback: text.
+            config: what was asked for, as YAML, so that it can be tried again.
 
         Returns:
             The path of the traceback.
         """
         files = {SCORES: _parquet(to_table(rows)), TRACEBACK: traceback.encode()}
+        if config is not None:
+            files[CONFIG] = config.encode()
         return _write(self.root / FAILURES / request, {"key": request}, files) / TRACEBACK
 
     def clear_failure(self, request: str) -> None:
@@ -155,6 +161,12 @@ def read_results(path: str | Path) -> pd.DataFrame:
         .sort_values(["model", "data", "_baseline", "strategy", "factor", "key", "length", "depth"], ignore_index=True)
         .drop(columns="_baseline")
     )
+
+
+def recorded(root: str | Path) -> Iterator[tuple[Path, str | None]]:
+    """Every folder of a cell or a failure at or below a folder, and what is wrong with it; None for nothing."""
+    for folder in _cells(Path(root)):
+        yield folder, _damage(folder)
 
 
 def _cells(root: Path) -> Iterator[Path]:
