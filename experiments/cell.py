@@ -5,6 +5,7 @@ script, so that a parallel launcher's workers find it by name.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import gc
@@ -45,6 +46,8 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
         outcome = _compute(cfg, ledger, facts)
     except Exception as error:
         failure = _failure(error)
+        if failure["status"] == "oom" and "device" in facts:
+            facts["peak_memory_bytes"] = _peak_memory(facts["device"])
         rows = _failed_rows(request, facts, failure)
         path = ledger.record_failure(request, rows, failure.pop("traceback"), _config(cfg))
         log.error(
@@ -122,13 +125,8 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
             )
             facts.update(layers=handle.layers)
             started = time.perf_counter()
-            measured = evaluation.measure(
-                model,
-                documents,
-                tokenizer,
-                one_pass=not handle.varies_with_length,
-                description=label if cfg.progress else None,
-            )
+            one_pass, description = not handle.varies_with_length, label if cfg.progress else None
+            measured = _measured(evaluation, label, model, documents, tokenizer, one_pass, description)
             seconds = time.perf_counter() - started
         scores = evaluation.scores(measured)
         facts.pop("lengths")
@@ -154,6 +152,31 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
             log.warning("%s: losses that are not finite from length %d on", label, bad[0])
     log.info("%s: computed in %.1f s (cell %s)", label, seconds, key)
     return {"outcome": "computed", "key": key, "label": label}
+
+
+def _measured(
+    evaluation: Any,
+    label: str,
+    model: nn.Module,
+    documents: list[xt.Document],
+    tokenizer: Any,
+    one_pass: bool,
+    description: str | None,
+) -> dict[str, torch.Tensor]:
+    """What an evaluation measures; where memory runs out, in batches of half the size, down to one window."""
+    while True:
+        try:
+            found: dict[str, torch.Tensor] = evaluation.measure(
+                model, documents, tokenizer, one_pass=one_pass, description=description
+            )
+            return found
+        except torch.OutOfMemoryError:
+            size = getattr(evaluation, "batch_size", 1)
+            if size == 1:
+                raise
+        _free_memory()  # here, where the traceback that held the tensors is gone
+        evaluation = dataclasses.replace(evaluation, batch_size=size // 2)
+        log.warning("%s: out of memory in batches of %d, goes on in batches of %d", label, size, size // 2)
 
 
 def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Document]:

@@ -5,6 +5,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -520,9 +521,34 @@ def test_running_out_of_memory_is_an_outcome_and_the_next_cell_runs(
     runs = [job.run_cell(cell("strategy=plain", f"evaluation.lengths=[16,{n}]")) for n in (64, 400, 100)]
     assert [r["outcome"] for r in runs] == ["computed", "failed", "computed"]
     table = results(tmp_path)
-    assert table.query("status == 'oom'")["length"].tolist() == [16, 400]
+    failed = table.query("status == 'oom'")
+    assert failed["length"].tolist() == [16, 400]
+    assert failed["peak_memory_bytes"].gt(2**20).all()
     first, last = (table[table["key"] == runs[i]["key"]].iloc[0] for i in (0, 2))
     assert first["nll_sum"] == pytest.approx(last["nll_sum"], rel=1e-6)
+
+
+def test_where_memory_runs_out_batches_are_halved_and_the_numbers_stay(
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sliding = ["strategy=plain", "evaluation.protocol=sliding", "evaluation.lengths=[64]", "evaluation.tokens=512"]
+    expected = job.run_cell(cell(*sliding, "evaluation.stride=32", "evaluation.batch_size=1"))
+    before = results(tmp_path)["nll_sum"].iloc[0]
+    shutil.rmtree(tmp_path / "results")
+    tried: list[int] = []
+    original = xt.Perplexity.measure
+
+    def measure(self: xt.Perplexity, *args: Any, **options: Any) -> Any:
+        tried.append(self.batch_size)
+        if self.batch_size > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(xt.Perplexity, "measure", measure)
+    found = job.run_cell(cell(*sliding, "evaluation.stride=32", "evaluation.batch_size=11"))
+    assert tried == [11, 5, 2]
+    assert found == expected, "the size of a batch is no part of a cell"
+    assert results(tmp_path)["nll_sum"].iloc[0] == pytest.approx(before, rel=1e-6)
 
 
 def test_losses_that_are_not_finite_are_stored_and_marked(
