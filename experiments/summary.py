@@ -236,6 +236,8 @@ def print_scores(console: Console, table: pd.DataFrame) -> None:
     verdicts = conclusions(xt.plots.perplexities(table)).get("verdicts", pd.DataFrame())
     if not verdicts.empty:
         console.print(verdict_table(table, verdicts))
+        for note in dict.fromkeys(note for note in verdicts["note"] if note):
+            console.print(escape(note))
     print_omissions(console, table)
     print_incomparable(console, table)
 

@@ -469,6 +469,7 @@ def test_fixed_targets_end_with_usable_lengths_gains_and_their_figure(
     report(tmp_path / "results", [{"outcome": "computed"}])
     printed = capsys.readouterr().out
     assert "loss minus that of plain on the same tokens" in printed
+    assert "2 documents only: the interval is rough" in printed
     for name in ("short_context_costs", "usable_lengths", "context_gains"):
         frame = pd.read_csv(tmp_path / "results" / f"{name}.csv")
         assert "yarn ×4" in set(frame["label"]), name
