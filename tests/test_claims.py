@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -149,31 +148,26 @@ def test_who_lost_a_claim_does_not_give_back_its_successors(tmp_path: Path) -> N
     assert json.loads(path.read_text())["token"] == "other"
 
 
-def _contend(path: Path, log: Path, rounds: int) -> None:
-    claims.POLL = 0.001
-    for _ in range(rounds):
-        with claimed(path, lambda: False):
-            with log.open("a") as file:
-                file.write(f"in {os.getpid()}\n")
-            time.sleep(0.002)
-            with log.open("a") as file:
-                file.write(f"out {os.getpid()}\n")
-
-
-def test_of_many_processes_one_holds_it_at_a_time(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    path, log = tmp_path / "k", tmp_path / "log"
+def test_of_many_that_contend_one_holds_it_at_a_time(tmp_path: Path) -> None:
+    path, log = tmp_path / "k", []
     owned_by(path, pid=2**22 + 1)  # all begin by finding a dead owner
-    processes = [context.Process(target=_contend, args=(path, log, 10)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    lines = [line.split() for line in log.read_text().splitlines()]
-    assert len(lines) == 80
-    for entered, left in zip(lines[::2], lines[1::2], strict=True):
-        assert (entered[0], left[0]) == ("in", "out")
-        assert entered[1] == left[1]
+
+    def contend(name: int) -> None:
+        for _ in range(10):
+            with claimed(path, lambda: False):
+                log.append(("in", name))
+                time.sleep(0.002)
+                log.append(("out", name))
+
+    threads = [threading.Thread(target=contend, args=(name,)) for name in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(log) == 120
+    for entered, left in zip(log[::2], log[1::2], strict=True):
+        assert entered == ("in", left[1])
+        assert left[0] == "out"
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
