@@ -66,15 +66,16 @@ def frequencies(strategies: Sequence[Strategy], spec: RopeSpec, length: int, *, 
         title: above the axes.
 
     Returns:
-        A figure of one axes, 6.4 by 4.2 inches, fastest pair left. Right of the dashed line pairs made no full turn in
-        training. A pair that stands still has no place on the axis.
+        A figure of one axes, 6.4 by 4.2 inches, fastest pair left; wider with a legend beside it for more than eight.
+        Right of the dashed line pairs made no full turn in training. A pair that stands still has no place on the axis.
 
     Raises:
         StrategyError: when a strategy cannot reach the length, or there is none.
     """
     if not strategies:
         raise StrategyError("there is nothing to draw: give at least one strategy")
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    crowded = len(strategies) > len(COLOURS)
+    figure = Figure(figsize=(8.0, 4.2) if crowded else (6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
     for i, strategy in enumerate(strategies):
         table = rotary_pairs(strategy, spec, length)
@@ -95,7 +96,10 @@ def frequencies(strategies: Sequence[Strategy], spec: RopeSpec, length: int, *, 
     axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda y, _: f"{y:g}"))
     axes.set_xlabel("rotary pair (0 turns fastest)")
     axes.set_ylabel("times slower than in training")
-    axes.legend(frameon=False, fontsize=8)
+    if crowded:
+        figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    else:
+        axes.legend(frameon=False, fontsize=8)
     plain_frame(axes)
     if title:
         axes.set_title(title, fontsize=10, pad=16)
