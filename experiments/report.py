@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 import extrapolate as xt
-from experiments.summary import conclusions, figures, number, print_paths
+from experiments.summary import conclusions, figures, number, print_paths, title_of
 from extrapolate.results import COLUMNS
 from extrapolate.storage import write_atomic
 
@@ -152,9 +152,7 @@ def latex(table: pd.DataFrame) -> str | None:
     scores.columns = pd.Index([f"{n:,}" + (r"$^{*}$" if n in trained else "") for n in lengths])
     scores.index = [_escaped(str(name)) for name in scores.index]
     protocols = ", ".join(sorted(rows["protocol"].dropna().unique()))
-    models, corpora = (", ".join(sorted(rows[c].dropna().unique())) for c in ("model", "data"))
-    caption = f"Perplexity by context length in tokens ({_escaped(protocols)}), {_escaped(models)}"
-    caption += f" on {_escaped(corpora)}." if corpora else "."
+    caption = f"Perplexity by context length in tokens ({_escaped(protocols)}), {_escaped(title_of(rows))}."
     caption += r" $^{*}$: pretrained length." if trained & set(lengths) else ""
     finite = scores.where(scores.abs() < float("inf"))
     styled = scores.style.format(lambda value: number(float(str(value)))).apply(
@@ -273,9 +271,12 @@ def _common(table: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _cell(rows: pd.DataFrame) -> dict[str, Any]:
     row = rows.iloc[0]
-    facts = [(name, _told(row[name])) for name in OF_CELLS if pd.notna(row[name])]
     statuses = ", ".join(dict.fromkeys(rows["status"].astype(str)))
-    return {"label": str(row["label"]), "key": str(row["key"]), "status": statuses, "facts": facts}
+    return {"label": str(row["label"]), "key": str(row["key"]), "status": statuses, "facts": _facts(row)}
+
+
+def _facts(row: pd.Series) -> list[tuple[str, str]]:
+    return [(name, _told(row[name])) for name in OF_CELLS if pd.notna(row[name])]
 
 
 def _failed(table: pd.DataFrame, results: Path) -> list[dict[str, Any]]:
@@ -284,7 +285,7 @@ def _failed(table: pd.DataFrame, results: Path) -> list[dict[str, Any]]:
         row = rows.iloc[0]
         path = next(iter(results.rglob(f"failures/{key}/traceback.txt")), None)
         lengths = ", ".join(f"{int(n):,}" for n in rows["length"].dropna())
-        facts = [(name, _told(row[name])) for name in OF_CELLS if pd.notna(row[name])]
+        facts = _facts(row)
         found.append(
             {
                 "label": str(row["label"]),

@@ -114,11 +114,12 @@ def _list(asked: argparse.Namespace, console: Console) -> int:
 
 def _show(asked: argparse.Namespace, console: Console) -> int:
     row = _one(cells(asked.results), asked.key)
+    folders = _folders(asked.results)
     for name, _, text in COLUMNS:
         if name != "units" and pd.notna(row[name]) and name != "length":
             console.print(f"[bold]{name}[/bold] {escape(str(row[name]))}  [dim]{escape(text)}[/dim]", soft_wrap=True)
     console.print(f"[bold]lengths[/bold] {row['lengths']}")
-    for folder in _folders(asked.results, row["key"]):
+    for folder in folders.get(row["key"], []):
         console.print(f"[bold]folder[/bold] {folder}", soft_wrap=True)
     return 0
 
@@ -134,10 +135,11 @@ def _one(found: pd.DataFrame, key: str) -> pd.Series:
 def _failed(asked: argparse.Namespace, console: Console) -> int:
     found = cells(asked.results, asked.where)
     found = found[found["error_type"].notna()]
+    folders = _folders(asked.results)
     for _, row in found.iterrows():
         error = f"{row['error_type']}: {row['error_message']}"
         console.print(f"[red]{row['status']}[/red] {row['key'][:12]} {escape(str(row['label']))}: {escape(error)}")
-        for folder in _folders(asked.results, row["key"]):
+        for folder in folders.get(row["key"], []):
             if asked.tracebacks:
                 console.print(escape((folder / TRACEBACK).read_text(encoding="utf-8", errors="replace")))
             else:
@@ -149,9 +151,10 @@ def _failed(asked: argparse.Namespace, console: Console) -> int:
 def _retry(asked: argparse.Namespace, console: Console) -> int:
     found = cells(asked.results, asked.where)
     found = found[found["error_type"].notna()]
+    folders = _folders(asked.results)
     again = 0
     for _, row in found.iterrows():
-        for folder in _folders(asked.results, row["key"]):
+        for folder in folders.get(row["key"], []):
             if not (folder / CONFIG).exists():
                 console.print(f"{row['key'][:12]}: recorded without its settings; run its sweep again")
                 again += 1
@@ -174,11 +177,11 @@ def _prune(asked: argparse.Namespace, console: Console) -> int:
     else:
         if not asked.where:
             raise xt.ResultError("prune needs --where COLUMN=PATTERN or --damaged, so that it never deletes everything")
-        found = cells(asked.results, asked.where)
+        found, folders = cells(asked.results, asked.where), _folders(asked.results)
         chosen = [
             (folder, f"{row['label']}, {row['status']}")
             for _, row in found.iterrows()
-            for folder in _folders(asked.results, row["key"])
+            for folder in folders.get(row["key"], [])
         ]
     for folder, what in chosen:
         console.print(f"{folder}  {escape(str(what))}", soft_wrap=True, highlight=False)
@@ -199,9 +202,13 @@ def _prune(asked: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _folders(results: Path, key: str) -> list[Path]:
-    """Where a cell or a failure stands; it may do so in several results folders."""
-    return [folder for folder, _ in recorded(results) if folder.name == key and folder.parent.name in (CELLS, FAILURES)]
+def _folders(results: Path) -> dict[str, list[Path]]:
+    """Where each cell or failure stands, by key; it may do so in several results folders."""
+    found: dict[str, list[Path]] = {}
+    for folder, _ in recorded(results):  # reads and checks every file: once a command
+        if folder.parent.name in (CELLS, FAILURES):
+            found.setdefault(folder.name, []).append(folder)
+    return found
 
 
 if __name__ == "__main__":

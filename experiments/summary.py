@@ -118,41 +118,43 @@ CONCLUSIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 def conclusions(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Those of :data:`CONCLUSIONS` that the table has rows for: a baseline to pair with, fixed targets."""
-    found = {}
-    for name, conclude in CONCLUSIONS.items():
-        try:
-            frame = conclude(table)
-        except xt.ResultError:
-            continue
-        if not frame.empty:
-            found[name] = frame
-    return found
+    found = {name: _concluded(conclude, table) for name, conclude in CONCLUSIONS.items()}
+    return {name: frame for name, frame in found.items() if not frame.empty}
+
+
+def _concluded(conclude: Callable[[pd.DataFrame], pd.DataFrame], table: pd.DataFrame) -> pd.DataFrame:
+    """One conclusion; empty where the table has no rows for it."""
+    try:
+        return conclude(table)
+    except xt.ResultError:
+        return pd.DataFrame()
 
 
 def figures(table: pd.DataFrame, concluded: dict[str, pd.DataFrame], **options: Any) -> "dict[str, Figure]":
     """File name → the figures that this table and its :func:`conclusions` have rows for."""
     found: dict[str, Figure] = {}
     perplexities = xt.plots.perplexities(table)
-    title = _title(perplexities)
+    title = title_of(perplexities)
     if not perplexities.empty:
         found["perplexity_by_length"] = xt.plots.perplexity_by_length(table, title=title, **options)
     if (perplexities["protocol"] == "by_position").any():
         found["loss_by_position"] = xt.plots.loss_by_position(table)
     if "verdicts" in concluded:
-        found["paired_differences"] = xt.plots.paired_differences(concluded["verdicts"], title=_title(table))
+        found["paired_differences"] = xt.plots.paired_differences(concluded["verdicts"], title=title_of(table))
     fixed = perplexities[perplexities["protocol"] == "last"]  # the cost on the tokens of the usable length
-    costs = conclusions(fixed).get("short_context_costs", pd.DataFrame())
+    costs = _concluded(short_context_cost, fixed)
     if not costs.empty and concluded["usable_lengths"]["usable_length"].notna().any():
         lengths = concluded["usable_lengths"]
         found["cost_against_usable_length"] = xt.plots.cost_against_usable_length(costs, lengths, title=title)
     answers = xt.plots.answers(table)
     if not answers.empty:
-        found["retrieval"] = xt.plots.retrieval(table, title=_title(answers))
-        found["retrieval_loss"] = xt.plots.retrieval(table, value="nll_mean", title=_title(answers))
+        found["retrieval"] = xt.plots.retrieval(table, title=title_of(answers))
+        found["retrieval_loss"] = xt.plots.retrieval(table, value="nll_mean", title=title_of(answers))
     return found
 
 
-def _title(rows: pd.DataFrame) -> str:
+def title_of(rows: pd.DataFrame) -> str:
+    """Models and corpora, in words."""
     models, corpora = (", ".join(sorted(rows[column].dropna().unique())) for column in ("model", "data"))
     return f"{models} on {corpora}" if corpora else models
 
@@ -233,7 +235,7 @@ def print_scores(console: Console, table: pd.DataFrame) -> None:
         console.print(terminal_table(table))
     if not xt.plots.answers(table).empty:
         console.print(retrieval_table(table))
-    verdicts = conclusions(xt.plots.perplexities(table)).get("verdicts", pd.DataFrame())
+    verdicts = _concluded(paired, xt.plots.perplexities(table))
     if not verdicts.empty:
         console.print(verdict_table(table, verdicts))
         for note in dict.fromkeys(note for note in verdicts["note"] if note):
