@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-notebooks test-oldest test-slow report check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-notebooks test-sweeps test-ray test-oldest test-slow report check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,15 @@ test-oldest: ## patches and the representative architectures on the oldest trans
 test-notebooks: $(READY) ## execute every notebook on the bundled model (a minute on two cores)
 	$(BIN)/python -m pytest -n 2 -m notebooks
 
+test-sweeps: $(READY) ## whole sweeps in processes of their own: every launcher, kills, two at once (four minutes on two cores)
+	$(BIN)/python -m pytest -m sweeps
+
+test-ray: ## the same table from local Ray, in an environment of its own: its launcher asks for old releases
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' ray==2.60.0
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps hydra-ray-launcher==1.2.2
+	.venv-ray/bin/python -m pytest -m sweeps -k ray tests/test_launchers.py
+
 test-slow: $(READY) ## tests of minutes on the real model
 	$(BIN)/python -m pytest -m slow
 
@@ -100,4 +109,4 @@ benchmark: $(READY) ## measure what the README claims of time and memory, side b
 	$(BIN)/python -m experiments.benchmark
 
 clean: ## remove the environment and caches, never results
-	rm -rf $(VENV) .venv-oldest .pytest_cache .ruff_cache .mypy_cache build *.egg-info
+	rm -rf $(VENV) .venv-oldest .venv-ray .pytest_cache .ruff_cache .mypy_cache build *.egg-info

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import extrapolate as xt
+from experiments.folders import results_folder
 from extrapolate.errors import first_line
 from extrapolate.models.load import BUNDLED, PACKAGED
 from extrapolate.results import cell_key
@@ -38,7 +39,7 @@ REQUEST = ("model", "strategy", "data", "evaluation")
 
 def run_cell(cfg: DictConfig) -> dict[str, Any]:
     """One cell: reused, computed, or failed and recorded. Never raises on account of the cell itself."""
-    ledger = xt.Ledger(Path(to_absolute_path(cfg.results)))
+    ledger = xt.Ledger(results_folder(cfg.results))
     # of the YAML text, because what was asked for may be no JSON value (factor=nan)
     request = digest([OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST])[:24]
     facts: dict[str, Any] = _labels(cfg)

@@ -3,14 +3,12 @@
 python -m experiments.plot results=results/quickstart ceiling=30
 """
 
-from pathlib import Path
-
 import hydra
-from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 from rich.console import Console
 
 import extrapolate as xt
+from experiments.folders import results_folder
 from experiments.summary import draw, print_paths, print_scores
 
 
@@ -18,8 +16,8 @@ from experiments.summary import draw, print_paths, print_scores
 def main(cfg: DictConfig) -> None:
     """Read, print, draw."""
     console = Console()
-    results = Path(to_absolute_path(cfg.results))
     try:
+        results = results_folder(cfg.results)
         table = xt.read_results(results)
     except xt.ResultError as error:
         raise SystemExit(f"error: {error}") from error

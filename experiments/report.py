@@ -16,14 +16,14 @@ import hydra
 import jinja2
 import matplotlib as mpl
 import pandas as pd
-from hydra.utils import to_absolute_path
 from omegaconf import DictConfig
 from rich.console import Console
 
 import extrapolate as xt
+from experiments.folders import results_folder
 from experiments.summary import conclusions, figures, number, print_paths, title_of
 from extrapolate.results import COLUMNS
-from extrapolate.storage import write_atomic
+from extrapolate.storage import Location, write_atomic
 
 HTML, TEX = "report.html", "report.tex"
 
@@ -77,8 +77,8 @@ LONG = 40
 @hydra.main(version_base="1.3", config_path="../conf", config_name="report")
 def main(cfg: DictConfig) -> None:
     """Read, write the page and the table."""
-    results = Path(to_absolute_path(cfg.results))
     try:
+        results = results_folder(cfg.results)
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")
             table = xt.read_results(results)
@@ -97,7 +97,7 @@ def main(cfg: DictConfig) -> None:
     print_paths(Console(), paths)
 
 
-def html(table: pd.DataFrame, results: Path, *, title: str, notes: Sequence[str] = (), ceiling: float = 1e6) -> str:
+def html(table: pd.DataFrame, results: Location, *, title: str, notes: Sequence[str] = (), ceiling: float = 1e6) -> str:
     """The page; it needs nothing from outside.
 
     Args:
@@ -279,11 +279,11 @@ def _facts(row: pd.Series) -> list[tuple[str, str]]:
     return [(name, _told(row[name])) for name in OF_CELLS if pd.notna(row[name])]
 
 
-def _failed(table: pd.DataFrame, results: Path) -> list[dict[str, Any]]:
+def _failed(table: pd.DataFrame, results: Location) -> list[dict[str, Any]]:
     found = []
     for key, rows in table[table["error_type"].notna()].groupby("key", sort=False):
         row = rows.iloc[0]
-        path = next(iter(results.rglob(f"failures/{key}/traceback.txt")), None)
+        path: Any = next(iter(results.rglob(f"failures/{key}/traceback.txt")), None)
         lengths = ", ".join(f"{int(n):,}" for n in rows["length"].dropna())
         facts = _facts(row)
         found.append(

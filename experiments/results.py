@@ -9,7 +9,6 @@ python -m experiments.results prune --where status=failed --where 'label=yarn*'
 
 import argparse
 import fnmatch
-import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ import extrapolate as xt
 from experiments.cell import run_cell
 from extrapolate.results import COLUMNS, recorded
 from extrapolate.results.ledger import CELLS, CONFIG, FAILURES, TRACEBACK
+from extrapolate.storage import Location, location, remove
 
 LISTED = ("status", "label", "model", "data", "evaluation", "protocol")
 
@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("prune", "delete cells; says what it would delete, and asks"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--results", type=Path, default=Path("results"), help="folder, with others below it")
+        command.add_argument(
+            *("--results",), type=location, default=location("results"), help="folder or URL, with others below it"
+        )
         if name == "show":
             command.add_argument("key", help="of the cell, or its beginning")
             continue
@@ -72,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def cells(results: Path, where: Sequence[str] = ()) -> pd.DataFrame:
+def cells(results: Location, where: Sequence[str] = ()) -> pd.DataFrame:
     """The first row of each recorded cell, with its ``lengths``, that matches every ``COLUMN=PATTERN``.
 
     Raises:
@@ -161,7 +163,8 @@ def _retry(asked: argparse.Namespace, console: Console) -> int:
                 continue
             config = OmegaConf.create((folder / CONFIG).read_text(encoding="utf-8"))
             assert isinstance(config, DictConfig)
-            config.results = str(folder.parent.parent.resolve())
+            above = folder.parent.parent
+            config.results = str(above.resolve() if isinstance(above, Path) else above)
             outcome = run_cell(config)
             console.print(f"{outcome['label']}: {outcome['outcome']}")
             again += outcome["outcome"] == "failed"
@@ -195,16 +198,14 @@ def _prune(asked: argparse.Namespace, console: Console) -> int:
             console.print("nothing deleted")
             return 0
     for folder, _ in chosen:
-        aside = folder.with_name(f".{folder.name}.deleted")  # out of sight at once, also of a sweep that runs
-        folder.rename(aside)
-        shutil.rmtree(aside)
+        remove(folder)
     console.print(f"{len(chosen)} deleted")
     return 0
 
 
-def _folders(results: Path) -> dict[str, list[Path]]:
+def _folders(results: Location) -> dict[str, list[Location]]:
     """Where each cell or failure stands, by key; it may do so in several results folders."""
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[Location]] = {}
     for folder, _ in recorded(results):  # reads and checks every file: once a command
         if folder.parent.name in (CELLS, FAILURES):
             found.setdefault(folder.name, []).append(folder)

@@ -1,12 +1,13 @@
 """The end of a sweep: table in the terminal, figure, CSV, every failure, and the exit code."""
 
+import io
 import json
 import math
 import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,13 @@ from rich.markup import escape
 from rich.table import Table
 
 import extrapolate as xt
+from experiments.folders import results_folder
+from experiments.progress import OUTCOME
 from extrapolate.analysis import context_gain, paired, short_context_cost, usable_length
+from extrapolate.storage import Location, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-OUTCOME = "outcome.json"
-"""What each job leaves in its folder, for the summary."""
 
 MOST_COLUMNS = 7  # fits a terminal of 80 characters
 
@@ -44,7 +45,7 @@ class Summary(Callback):
 
     def _report(self, config: DictConfig, logs: Path) -> None:
         try:
-            failed = report(Path(to_absolute_path(config.results)), outcomes(Path(to_absolute_path(str(logs)))))
+            failed = report(results_folder(config.results), outcomes(Path(to_absolute_path(str(logs)))))
         except Exception:  # Hydra would turn it into a warning and exit with 0
             traceback.print_exc()
             sys.exit(1)
@@ -65,7 +66,7 @@ def outcomes(logs: Path) -> list[dict[str, Any]]:
     return found
 
 
-def report(results: Path, jobs: list[dict[str, Any]]) -> int:
+def report(results: Location, jobs: list[dict[str, Any]]) -> int:
     """Print and draw a results folder; returns how many jobs of this sweep failed."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     if not jobs:
@@ -89,13 +90,12 @@ def report(results: Path, jobs: list[dict[str, Any]]) -> int:
     return counts["failed"]
 
 
-def draw(table: pd.DataFrame, results: Path, **options: Any) -> list[Path]:
+def draw(table: pd.DataFrame, results: Location, **options: Any) -> list[Location]:
     """Write ``scores.csv``, what follows from it, and the figures, drawn with ``options``, into a results folder."""
-    results.mkdir(parents=True, exist_ok=True)
     tables = {"scores": table, **conclusions(table)}
     paths = [results / f"{name}.csv" for name in tables]
     for path, frame in zip(paths, tables.values(), strict=True):
-        frame.to_csv(path, index=False)
+        write_atomic(path, frame.to_csv(index=False).encode())
     if table["length"].notna().any():
         import matplotlib as mpl  # not before there is something to draw
 
@@ -103,7 +103,9 @@ def draw(table: pd.DataFrame, results: Path, **options: Any) -> list[Path]:
             for name, figure in figures(table, tables, **options).items():
                 for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
                     paths.append(results / f"{name}{suffix}")
-                    figure.savefig(paths[-1], **how)
+                    drawn = io.BytesIO()
+                    figure.savefig(drawn, format=suffix[1:], **how)
+                    write_atomic(paths[-1], drawn.getvalue())
     return paths
 
 
@@ -244,7 +246,7 @@ def print_scores(console: Console, table: pd.DataFrame) -> None:
     print_incomparable(console, table)
 
 
-def print_paths(console: Console, paths: list[Path]) -> None:
+def print_paths(console: Console, paths: Sequence[Location]) -> None:
     """One path a line, unbroken, so that it can be copied."""
     for path in paths:
         console.print(str(path), soft_wrap=True, highlight=False)

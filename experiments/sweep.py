@@ -1,18 +1,23 @@
 """Measure perplexity by length of one model under one strategy, or of every combination asked for with ``-m``.
 
-See ``--help`` for the settings; :mod:`experiments.cell` is what a job does, :mod:`experiments.summary` its end.
+See ``--help`` for the settings; :mod:`experiments.planning` chooses the jobs, :mod:`experiments.cell` is
+what a job does, :mod:`experiments.summary` its end.
 """
 
 import json
+import sys
 from pathlib import Path
 
 import hydra
+import torch
 import transformers
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.cell import run_cell
-from experiments.summary import OUTCOME
+from experiments.launchers import prefer_our_settings, take_gpu, threads
+from experiments.planning import deferred
+from experiments.progress import OUTCOME
 from extrapolate.storage import write_atomic
 
 
@@ -20,10 +25,17 @@ from extrapolate.storage import write_atomic
 def main(cfg: DictConfig) -> None:
     """Run one cell and note its outcome beside the job's log; the summary callback prints the table."""
     transformers.utils.logging.disable_progress_bar()
+    hydra_config = HydraConfig.get()
+    take_gpu(hydra_config)
+    count = cfg.threads or threads(hydra_config)
+    if count:
+        torch.set_num_threads(count)
     outcome = run_cell(cfg)
-    folder = Path(HydraConfig.get().runtime.output_dir)
+    folder = Path(hydra_config.runtime.output_dir)
     write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = deferred(sys.argv[1:])
+    prefer_our_settings()
     main()

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, content digests, and the user's cache folder."""
+"""Files that are whole or absent, here or on any fsspec location; content digests, and the user's cache folder."""
 
 import contextlib
 import hashlib
@@ -6,11 +6,70 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+from upath import UPath
+
+from extrapolate.errors import ResultError
+
+Location = Path | UPath
+"""A folder or file: a path, or what fsspec knows by a URL."""
+
+
+def location(where: str | os.PathLike[str] | UPath) -> Location:
+    """A path, or what a URL such as ``s3://bucket/folder`` names.
+
+    Raises:
+        ResultError: for a URL of a kind that fsspec does not know, or whose package is not installed.
+    """
+    if isinstance(where, Path | UPath):
+        return where
+    text = os.fspath(where)
+    if "://" not in text:
+        return Path(text)
+    try:
+        found = UPath(text)
+        _ = found.fs  # imports what it needs
+    except (ValueError, ImportError) as error:
+        raise ResultError(f"cannot use the location {text!r}: {error}") from error
+    return found
+
+
+def remove(folder: Location) -> None:
+    """Delete a folder with all that is in it; nothing where there is none."""
+    if isinstance(folder, Path):
+        aside = folder.with_name(f".{folder.name}.deleted")  # out of sight at once, also of who reads meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        folder.fs.rm(folder.path, recursive=True)
+
+
+def write_folder(target: Location, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files, whole or not at all, in place of one that is there.
+
+    Where a location has no folders to rename, the last file is written last and an old one deleted first: while it is
+    there, all are.
+
+    Args:
+        target: the folder.
+        files: name → content; the last must say what the others hold.
+    """
+    if isinstance(target, Path):
+        with new_folder(target) as folder:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+        return
+    *_, seal = files
+    (target / seal).unlink(missing_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (target / name).write_bytes(content)
 
 
 def cache_dir(*parts: str) -> Path:
@@ -52,8 +111,15 @@ def new_folder(target: Path, *, keep: bool = False) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_atomic(target: Path, content: bytes) -> None:
-    """Write a file aside and rename it, so that no reader and no crash ever sees half of it."""
+def write_atomic(target: Location, content: bytes) -> None:
+    """Write a file aside and rename it, so that no reader and no crash ever sees half of it.
+
+    An object store shows a file when all of it is there, and needs no file aside.
+    """
+    if not isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:

@@ -8,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from upath import UPath
 
 import extrapolate as xt
 from extrapolate.results import claims
@@ -99,7 +102,7 @@ def test_an_owner_is_dead_without_a_sign_of_life(tmp_path: Path, owner: dict[str
     path = tmp_path / "k"
     owned_by(path, **owner)  # type: ignore[arg-type]
     assert claims._alive(path) == alive
-    assert claims._take(path, "mine") == (not alive)
+    assert claims._Linked(path, "mine").take() == (not alive)
 
 
 def test_a_killed_owner_is_succeeded_at_once(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_a_killed_owner_is_succeeded_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    assert not claims._take(path, "mine")
+    assert not claims._Linked(path, "mine").take()
     process.kill()
     process.wait()
     process.stdout.close()
@@ -129,9 +132,9 @@ def test_another_process_with_the_same_number_is_not_the_owner(tmp_path: Path) -
 def test_a_claim_that_says_nothing_is_taken_over_when_it_is_old(tmp_path: Path) -> None:
     path = tmp_path / "k"
     path.write_bytes(b"")
-    assert not claims._take(path, "mine")
+    assert not claims._Linked(path, "mine").take()
     os.utime(path, (time.time() - claims.STALE - 1,) * 2)
-    assert claims._take(path, "mine")
+    assert claims._Linked(path, "mine").take()
 
 
 def test_a_long_computation_keeps_its_claim_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +180,82 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> Non
         claimed(tmp_path / "claims" / "k", lambda: False),
     ):
         pass
+
+
+# Where there are no hard links
+
+
+@pytest.fixture
+def bucket() -> Iterator[UPath]:
+    """A store in memory, which knows files by name only, as object stores do."""
+    store = UPath(f"memory://claims-{uuid.uuid4().hex}")
+    yield store
+    store.fs.rm(store.path, recursive=True)
+
+
+def test_in_a_store_a_claim_is_held_by_one_at_a_time(bucket: UPath) -> None:
+    path, held, most, times = bucket / "claims" / "k", [0], [0], [0]
+
+    def contend() -> None:
+        with claimed(path, lambda: False) as mine:
+            assert mine
+            held[0] += 1
+            most[0] = max(most[0], held[0])
+            time.sleep(0.02)
+            times[0] += 1
+            held[0] -= 1
+
+    threads = [threading.Thread(target=contend) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (times[0], most[0]) == (6, 1)
+    assert list(path.iterdir()) == []
+
+
+def test_in_a_store_what_is_done_is_not_claimed_and_who_waits_is_told(bucket: UPath) -> None:
+    done, names = threading.Event(), list[str]()
+    found: list[bool] = []
+
+    def second() -> None:
+        with claimed(bucket / "k", done.is_set, names.append) as mine:
+            found.append(mine)
+
+    with claimed(bucket / "k", done.is_set) as mine:
+        assert mine
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.2)
+        done.set()
+    thread.join(10)
+    assert found == [False]
+    assert names == [f"process {os.getpid()} on {socket.gethostname()}"]
+
+
+def test_in_a_store_the_dead_are_succeeded(bucket: UPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.mkdir(parents=True, exist_ok=True)
+    gone = {"beats": 3, "host": socket.gethostname(), "pid": 2**22 + 1, "born": "0"}
+    (bucket / "k").mkdir()
+    (bucket / "k" / "gone").write_text(json.dumps(gone))
+    assert claims._Listed(bucket / "k").take(), "a process of this machine that is no more"
+    (bucket / "elsewhere").mkdir()
+    (bucket / "elsewhere" / "other").write_text(json.dumps({**gone, "host": "elsewhere"}))
+    claim = claims._Listed(bucket / "elsewhere")
+    assert not claim.take()
+    monkeypatch.setattr(claims, "STALE", 0.05)
+    time.sleep(0.1)
+    assert claim.take(), "no sign of life for as long as we waited"
+    assert claim.beat()
+    (bucket / "elsewhere" / claim.token).unlink()
+    assert not claim.beat(), "somebody took it over"
+
+
+def test_in_a_store_an_owner_that_beats_keeps_its_claim(bucket: UPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "STALE", 0.2)
+    monkeypatch.setattr(claims, "_gone", lambda _: False)
+    with claimed(bucket / "k", lambda: False):
+        waiting = claims._Listed(bucket / "k")
+        for _ in range(10):
+            assert not waiting.take()
+            time.sleep(0.1)

@@ -35,7 +35,7 @@ def rows(key: str, **changes: Any) -> list[dict[str, Any]]:
     ]
 
 
-def store(ledger: xt.Ledger, identity: dict[str, Any] = IDENTITY, **changes: Any) -> Path:
+def store(ledger: xt.Ledger, identity: dict[str, Any] = IDENTITY, **changes: Any) -> Any:
     return ledger.write(identity, rows(cell_key(identity), **changes), {"window_128": torch.full((2, 128), 3.0)})
 
 

@@ -4,11 +4,9 @@ import contextlib
 import hashlib
 import io
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,7 +18,7 @@ from torch import Tensor
 from extrapolate.errors import ResultError
 from extrapolate.results.claims import claimed
 from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, to_table
-from extrapolate.storage import digest, new_folder
+from extrapolate.storage import Location, digest, location, remove, write_folder
 
 CELLS, FAILURES, CLAIMS = "cells", "failures", "claims"
 RECORD, SCORES, LOSSES, TRACEBACK = "cell.json", "scores.parquet", "losses.safetensors", "traceback.txt"
@@ -34,7 +32,7 @@ def cell_key(identity: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A results folder.
+    """A results folder, local or at any URL that fsspec knows.
 
     Layout: ``cells/<key>/`` holds ``cell.json`` (identity, checksums), ``scores.parquet`` (rows of the one schema) and
     ``losses.safetensors`` (what was measured, such as per-token losses, as the evaluation names it);
@@ -42,10 +40,10 @@ class Ledger:
     ``claims/<key>`` is there while a process computes that cell.
     """
 
-    root: Path
+    root: Location
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", Path(self.root))
+        object.__setattr__(self, "root", location(self.root))
 
     def finished(self, key: str) -> bool:
         """Whether the cell is there and whole. A damaged one is reported and counts as absent."""
@@ -72,7 +70,7 @@ class Ledger:
 
     def write(
         self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Tensor]
-    ) -> Path:
+    ) -> Location:
         """Store a finished cell; one that is there and whole already holds the same and is kept.
 
         Args:
@@ -93,7 +91,7 @@ class Ledger:
 
     def record_failure(
         self, request: str, rows: Sequence[Mapping[str, Any]], traceback: str, config: str | None = None
-    ) -> Path:
+    ) -> Location:
         """Store the outcome of a cell that failed, with its traceback.
 
         Args:
@@ -112,7 +110,7 @@ class Ledger:
 
     def clear_failure(self, request: str) -> None:
         """Forget an earlier failure of a request that has succeeded now."""
-        shutil.rmtree(self.root / FAILURES / request, ignore_errors=True)
+        remove(self.root / FAILURES / request)
 
     def losses(self, key: str) -> dict[str, Tensor]:
         """What a finished cell measured, as its evaluation's ``measure`` names it; ``scores`` takes it back.
@@ -130,28 +128,28 @@ class Ledger:
         return tensors
 
 
-def read_results(path: str | Path) -> pd.DataFrame:
+def read_results(path: str | Location) -> pd.DataFrame:
     """Every recorded cell at or below a folder as one tidy table, a row for each cell and length (and depth).
 
     Columns and units are those of :data:`extrapolate.results.schema.COLUMNS`. Failed cells have rows too, with their
     status and error. Damaged cells are reported with a warning and left out.
 
     Args:
-        path: a results folder, or one above several.
+        path: a results folder, or one above several; a path or a URL.
 
     Raises:
         ResultError: when the folder does not exist.
     """
-    root = Path(path)
+    root = location(path)
     if not root.is_dir():
-        raise ResultError(f"no results folder at {root} (looked from {Path.cwd()})")
+        raise ResultError(f"no results folder at {root}")
     tables: dict[str, pa.Table] = {}
     for folder in _cells(root):
         problem = _damage(folder)
         if problem:
             warnings.warn(f"{folder} is damaged ({problem}) and left out; run the sweep again", stacklevel=2)
         elif folder.name not in tables:  # the same cell may stand in two results folders
-            tables[folder.name] = pq.read_table(folder / SCORES, schema=SCHEMA)
+            tables[folder.name] = pq.read_table(io.BytesIO((folder / SCORES).read_bytes()), schema=SCHEMA)
     table = pa.concat_tables(tables.values()) if tables else SCHEMA.empty_table()
     frame: pd.DataFrame = table.to_pandas()
     frame = frame.astype({name: "Int64" for name in SCHEMA.names if SCHEMA.field(name).type == pa.int64()})
@@ -163,33 +161,33 @@ def read_results(path: str | Path) -> pd.DataFrame:
     )
 
 
-def recorded(root: str | Path) -> Iterator[tuple[Path, str | None]]:
+def recorded(root: str | Location) -> Iterator[tuple[Location, str | None]]:
     """Every folder of a cell or a failure at or below a folder, and what is wrong with it; None for nothing."""
-    for folder in _cells(Path(root)):
+    for folder in _cells(location(root)):
         yield folder, _damage(folder)
 
 
-def _cells(root: Path) -> Iterator[Path]:
-    for record in sorted(root.rglob(RECORD)):
+def _cells(root: Location) -> Iterator[Location]:
+    found: list[Location] = list(root.rglob(RECORD))
+    for record in sorted(found, key=str):
         # a folder that is still being written starts with a dot
-        if not any(part.startswith(".") for part in record.relative_to(root).parts):
+        below = record.as_posix().removeprefix(root.as_posix()).split("/")
+        if not any(part.startswith(".") for part in below):
             yield record.parent
 
 
-def _write(target: Path, record: Mapping[str, Any], files: Mapping[str, bytes]) -> Path:
+def _write(target: Location, record: Mapping[str, Any], files: Mapping[str, bytes]) -> Location:
     checksums = {name: {"bytes": len(content), "sha256": _sha256(content)} for name, content in files.items()}
     whole = {"schema": SCHEMA_VERSION, **record, "files": checksums}
+    sealed = {**files, RECORD: json.dumps(whole, indent=1, ensure_ascii=False).encode()}
     try:
-        with new_folder(target) as folder:
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
-            (folder / RECORD).write_text(json.dumps(whole, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_folder(target, sealed)
     except OSError as error:
         raise ResultError(f"cannot write results to {target}: {error}") from error
     return target
 
 
-def _damage(folder: Path) -> str | None:
+def _damage(folder: Location) -> str | None:
     """What is wrong with a cell's folder, or None."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))

@@ -1,0 +1,131 @@
+"""Which jobs a sweep launches, in which order: each cell once, models together, the longest first."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf
+
+REQUEST = ("model", "strategy", "data", "evaluation", "layers", "results")
+"""What a job is asked for: jobs that agree in these are the same cell."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Jobs to launch.
+
+    Attributes:
+        jobs: overrides of each.
+        weights: of each, in proportion to how long it may take.
+        notes: what was left out and why, a line each.
+    """
+
+    jobs: tuple[tuple[str, ...], ...]
+    weights: tuple[float, ...]
+    notes: tuple[str, ...]
+
+
+def planned(combinations: Sequence[Sequence[str]], load: Callable[[Sequence[str]], DictConfig]) -> Plan:
+    """Plan every combination of a sweep.
+
+    An override that some jobs have no field for (a group on YaRN, a factor on plain) does not apply there: the job runs
+    once, without it. Jobs that ask for the same are one. Jobs of one model come together, because a worker holds one;
+    among them the longest come first, so that parallel workers end at about the same time.
+
+    Args:
+        combinations: overrides of each.
+        load: overrides → the composed configuration.
+
+    Raises:
+        ConfigCompositionException: for an override that applies to no job, such as a misspelt one.
+    """
+    applied: set[str] = set()
+    dropped: dict[str, tuple[ConfigCompositionException, set[str]]] = {}
+    seen: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
+    found: list[tuple[tuple[str, ...], DictConfig]] = []
+    for overrides in combinations:
+        job = list(overrides)
+        while True:
+            try:
+                config = load(job)
+                break
+            except ConfigCompositionException as error:
+                field = _not_applicable(error, job)
+                if field is None:
+                    raise
+                name = next((o for o in job if o.startswith("strategy=")), "the strategy")
+                dropped.setdefault(field, (error, set()))[1].add(name)
+                job = [o for o in job if _key(o) != field]
+        applied |= {_key(o) for o in job}
+        request = _request(config)
+        if request in seen:
+            continue
+        seen[request] = tuple(job)
+        found.append((tuple(job), config))
+    for field, (refused, names) in dropped.items():
+        if field not in applied:
+            raise refused
+        notes.append(f"{field} does not apply to {', '.join(sorted(names))}, which runs without it")
+    if len(found) < len(combinations):
+        notes.append(f"{len(combinations)} combinations are {len(found)} cells: the others ask for the same")
+    models: dict[str, int] = {}
+    for _, config in found:
+        models.setdefault(_text(config.model), len(models))
+    ordered = sorted(found, key=lambda each: (models[_text(each[1].model)], -_longest(each[1])))
+    return Plan(tuple(job for job, _ in ordered), tuple(_longest(config) for _, config in ordered), tuple(notes))
+
+
+def deferred(arguments: Sequence[str]) -> list[str]:
+    """A command's arguments, with fields of a swept strategy set on each job rather than before there is one.
+
+    Hydra applies what is not swept to the default strategy first, and stops where that has no such field:
+    ``-m strategy=string,self_extend strategy.window=512``. As a choice of one it is applied to each job.
+    """
+    swept = "," in next((a for a in arguments if a.startswith("strategy=")), "")
+    if not swept or not {"-m", "--multirun"} & set(arguments):
+        return list(arguments)
+    fields = re.compile(r"(strategy\.[\w.]+)=(.*)", re.DOTALL)
+    return [_choice(match) if (match := fields.fullmatch(a)) else a for a in arguments]
+
+
+def _choice(match: re.Match[str]) -> str:
+    field, value = match.groups()
+    bare = re.sub(r"\[.*\]|\{.*\}|\(.*\)|'[^']*'|\"[^\"]*\"", "", value)
+    already = "," in bare or re.match(r"(choice|range|interval|glob|shuffle|sort|tag)\(", value)
+    return match.group() if already else f"{field}=choice({value})"
+
+
+def _not_applicable(error: ConfigCompositionException, job: Sequence[str]) -> str | None:
+    """The field of a strategy or an evaluation that an override names and the chosen one does not have."""
+    match = re.search(r"Could not override '([\w.]+)'", str(error))
+    field = match[1] if match else ""
+    return field if field.startswith(("strategy.", "evaluation.")) and field in {_key(o) for o in job} else None
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+")
+
+
+def _request(config: DictConfig) -> str:
+    return "\n".join(_text(config.get(name)) for name in REQUEST)
+
+
+def _text(node: Any) -> str:
+    if not isinstance(node, DictConfig):
+        return repr(node)
+    try:
+        return OmegaConf.to_yaml(node, resolve=True)
+    except Exception:  # what cannot be resolved is the cell's own failure, told there
+        return OmegaConf.to_yaml(node)
+
+
+def _longest(config: DictConfig) -> float:
+    """Tokens of a job's longest input."""
+    lengths = config.evaluation.get("lengths") or [1]
+    try:
+        return float(max(lengths))
+    except (TypeError, ValueError):  # refused by the evaluation, in its cell
+        return 1.0
