@@ -10,8 +10,11 @@ import datetime
 import functools
 import gc
 import logging
+import signal
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,12 @@ from torch import nn
 
 import extrapolate as xt
 from experiments.folders import results_folder
-from extrapolate.errors import first_line
-from extrapolate.models.load import BUNDLED, PACKAGED
+from extrapolate.errors import ExtrapolateError, first_line
+from extrapolate.evaluation.memory import Footprint, free_memory
+from extrapolate.models.load import BUNDLED, DTYPES, PACKAGED
 from extrapolate.results import cell_key
 from extrapolate.results.schema import json_text
-from extrapolate.storage import digest
+from extrapolate.storage import cache_dir, digest
 
 log = logging.getLogger("extrapolate")
 
@@ -37,28 +41,37 @@ HELD: dict[tuple[xt.Checkpoint, str, str], nn.Module] = {}
 REQUEST = ("model", "strategy", "data", "evaluation")
 
 
+class MemoryEstimateError(ExtrapolateError):
+    """A cell that cannot fit into memory, found out before it runs."""
+
+
+class TimeLimitError(ExtrapolateError):
+    """A cell that took longer than it may."""
+
+
+STATUSES: dict[type[Exception], str] = {torch.OutOfMemoryError: "oom", MemoryEstimateError: "skipped"}
+"""What a row calls the cell that ended in such an exception; others failed."""
+
+
 def run_cell(cfg: DictConfig) -> dict[str, Any]:
     """One cell: reused, computed, or failed and recorded. Never raises on account of the cell itself."""
     ledger = xt.Ledger(results_folder(cfg.results))
-    # of the YAML text, because what was asked for may be no JSON value (factor=nan)
-    request = digest([OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST])[:24]
+    request = _request(cfg)
     facts: dict[str, Any] = _labels(cfg)
     try:
-        outcome = _compute(cfg, ledger, facts)
+        with _time_limit(cfg.get("time_limit")):
+            outcome = _compute(cfg, ledger, facts)
     except Exception as error:
         failure = _failure(error)
         if failure["status"] == "oom" and "device" in facts:
             facts["peak_memory_bytes"] = _peak_memory(facts["device"])
-        rows = _failed_rows(request, facts, failure)
-        path = ledger.record_failure(request, rows, failure.pop("traceback"), _config(cfg))
-        log.error(
-            "%s %s: %s: %s (traceback: %s)",
-            facts["label"],
-            failure["status"],
-            failure["error_type"],
-            failure["error_message"],
-            path,
-        )
+        rows, lines = _failed_rows(request, facts, failure), failure.pop("traceback")
+        try:
+            where = f"traceback: {ledger.record_failure(request, rows, lines, _config(cfg))}"
+        except xt.ResultError as trouble:  # a full disk, a folder that is read-only: what is there stays as it is
+            where = f"not recorded: {trouble}\n{lines}"
+        told = (facts["label"], failure["status"], failure["error_type"], failure["error_message"], where)
+        log.error("%s %s: %s: %s (%s)", *told)
         outcome = {"outcome": "failed", "key": request, **failure, "label": facts["label"]}
     else:
         ledger.clear_failure(request)
@@ -117,6 +130,8 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
         if not mine:
             log.info("%s: reused, finished by another process (cell %s)", label, key)
             return {"outcome": "reused", "key": key, "label": label}
+        if not cfg.get("force"):
+            _check_memory(checkpoint, content, spec, strategy, evaluation)
         model = _model(checkpoint, content, evaluation.head)
         _reset_peak_memory(device)
         with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
@@ -147,12 +162,76 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
             used = strategy.at(spec, score.length_used if handle.varies_with_length else evaluation.longest)
             status = "nonfinite" if score.nonfinite else "ok"
             rows.append({**shared, **vars(score), "status": status, "parameters": json_text(used.parameters())})
-        ledger.write(identity, rows, measured)
+        _stop_clock()
+        _write(ledger, identity, rows, measured)
         bad = [score.length for score in scores if score.nonfinite]
         if bad:
             log.warning("%s: losses that are not finite from length %d on", label, bad[0])
     log.info("%s: computed in %.1f s (cell %s)", label, seconds, key)
     return {"outcome": "computed", "key": key, "label": label}
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise :class:`TimeLimitError` where the block still runs after so many seconds; never while it writes."""
+    if seconds is None:
+        yield
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise xt.EvaluationError(f"time_limit must be a positive number of seconds, or null, got {seconds!r}")
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        raise xt.EvaluationError("time_limit needs the timer signal of a main thread, which there is not here")
+
+    def expired(*_: Any) -> None:
+        raise TimeLimitError(f"not done after time_limit={seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        _stop_clock()
+        signal.signal(signal.SIGALRM, before)
+
+
+def _stop_clock() -> None:
+    """What is measured is not thrown away for the time that it takes to write it."""
+    if hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread():
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _check_memory(
+    checkpoint: xt.Checkpoint, content: str, spec: xt.RopeSpec, strategy: xt.Strategy, evaluation: Any
+) -> None:
+    """Refuse what cannot fit, before minutes are spent on loading it.
+
+    Raises:
+        MemoryEstimateError: with the estimate, what is free, and the longest length that would fit.
+    """
+    if checkpoint.device_map:  # spread over devices, or offloaded: what fits is accelerate's to say
+        return
+    device, dtype = checkpoint.torch_device().type, DTYPES.get(checkpoint.resolved_dtype())
+    if dtype is None or device not in ("cpu", "cuda"):
+        return
+    longest, config = evaluation.longest, checkpoint.config()
+    bands = len(strategy.bands(spec, longest)) if strategy.changes_attention else 0
+    room = Footprint(config, dtype, checkpoint.attn_implementation, bands, device=device)
+    held = (checkpoint, content, evaluation.head) in HELD
+    weights = 0 if held else room.weights(evaluation.head)
+    if not held and HELD:
+        HELD.clear()  # it is replaced in any case
+        _free_memory()
+    free = free_memory(device)
+    needed = weights + room.activations(longest)
+    if needed <= free:
+        return
+    fits = room.longest(free - weights, longest)
+    raise MemoryEstimateError(
+        f"length {longest:,} needs about {needed / 2**30:.1f} GiB ({'' if held else 'weights and '}activations), "
+        f"{free / 2**30:.1f} GiB are free on {device}; "
+        + (f"the longest length that fits is about {fits:,}" if fits > 1 else "no length fits")
+        + "; force=true runs it nevertheless"
+    )
 
 
 def _measured(
@@ -178,6 +257,30 @@ def _measured(
         _free_memory()  # here, where the traceback that held the tensors is gone
         evaluation = dataclasses.replace(evaluation, batch_size=size // 2)
         log.warning("%s: out of memory in batches of %d, goes on in batches of %d", label, size, size // 2)
+
+
+def _write(ledger: xt.Ledger, identity: dict[str, Any], rows: list[dict[str, Any]], measured: Any) -> None:
+    """Into the results folder; where that takes no more, aside, because it may have taken hours."""
+    try:
+        ledger.write(identity, rows, measured)
+    except xt.ResultError as error:
+        rescued = xt.Ledger(cache_dir("rescued"))
+        rescued.write(identity, rows, measured)
+        kept = rescued.root / "cells" / cell_key(identity)
+        raise xt.ResultError(f"{error}; what was measured is kept: move {kept} to {ledger.root / 'cells'}") from error
+
+
+def record_lost(cfg: DictConfig) -> None:
+    """Record a cell whose process ended before the cell could say anything."""
+    message = "its process ended without an outcome: killed, perhaps for the memory it took"
+    request, failure = _request(cfg), {"status": "failed", "error_type": "Lost", "error_message": message}
+    rows = _failed_rows(request, _labels(cfg), failure)
+    xt.Ledger(results_folder(cfg.results)).record_failure(request, rows, message, _config(cfg))
+
+
+def _request(cfg: DictConfig) -> str:
+    # of the YAML text, because what was asked for may be no JSON value (factor=nan)
+    return digest([OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST])[:24]
 
 
 def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Document]:
@@ -232,7 +335,9 @@ def _labels(cfg: DictConfig) -> dict[str, Any]:
 def _config(cfg: DictConfig) -> str:
     """What a cell was asked for, so that ``python -m experiments.results retry`` can ask again."""
     whole: Any = OmegaConf.to_container(cfg, resolve=True)
-    return OmegaConf.to_yaml({name: whole[name] for name in (*REQUEST, "layers", "progress")})
+    return OmegaConf.to_yaml(
+        {name: whole[name] for name in (*REQUEST, "layers", "progress", "time_limit", "force") if name in whole}
+    )
 
 
 def _failure(error: Exception) -> dict[str, str]:
@@ -241,7 +346,7 @@ def _failure(error: Exception) -> dict[str, str]:
     while type(cause).__module__.startswith("hydra") and cause.__cause__ is not None:  # instantiate wraps what it calls
         cause = cause.__cause__  # type: ignore[assignment]
     return {
-        "status": "oom" if isinstance(cause, torch.OutOfMemoryError) else "failed",
+        "status": STATUSES.get(type(cause), "failed"),
         "error_type": type(cause).__name__,
         "error_message": first_line(cause),
         "traceback": "".join(traceback.format_exception(error)),

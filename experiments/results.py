@@ -59,6 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if name == "failed":
             command.add_argument("--tracebacks", action="store_true", help="print them too")
+        if name == "retry":
+            command.add_argument("--force", action="store_true", help="also what is estimated not to fit into memory")
+            command.add_argument("--time-limit", type=float, metavar="SECONDS", help="of a cell, instead of its own")
         if name == "prune":
             command.add_argument("--damaged", action="store_true", help="cells whose files are not whole, instead")
             command.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
@@ -165,6 +168,8 @@ def _retry(asked: argparse.Namespace, console: Console) -> int:
             assert isinstance(config, DictConfig)
             above = folder.parent.parent
             config.results = str(above.resolve() if isinstance(above, Path) else above)
+            config.force = config.get("force") or asked.force
+            config.time_limit = asked.time_limit or config.get("time_limit")
             outcome = run_cell(config)
             console.print(f"{outcome['label']}: {outcome['outcome']}")
             again += outcome["outcome"] == "failed"

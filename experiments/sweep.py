@@ -5,6 +5,7 @@ what a job does, :mod:`experiments.summary` its end.
 """
 
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from experiments.planning import deferred
 from experiments.progress import OUTCOME
 from extrapolate.storage import write_atomic
 
+log = logging.getLogger("extrapolate")
+
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="sweep")
 def main(cfg: DictConfig) -> None:
@@ -32,7 +35,10 @@ def main(cfg: DictConfig) -> None:
         torch.set_num_threads(count)
     outcome = run_cell(cfg)
     folder = Path(hydra_config.runtime.output_dir)
-    write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
+    try:
+        write_atomic(folder / OUTCOME, json.dumps(outcome).encode())
+    except OSError as error:
+        log.error("cannot note the outcome in %s: %s", folder, error)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
 """The sweeper of ``experiments.sweep``, in the one package where Hydra looks for plugins."""
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from experiments.planning import planned
+from experiments.planning import Plan, planned
 from experiments.progress import OUTCOME, overall
+from extrapolate.errors import ResultError
 
 log = logging.getLogger("extrapolate")
 
@@ -38,7 +40,11 @@ class CellSweeper(BasicSweeper):
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
         (combinations,) = self.split_arguments(overrides, None)
-        plan = planned(combinations, lambda job: loader.load_sweep_config(config, list(job)))
+
+        def load(job: Sequence[str]) -> DictConfig:
+            return loader.load_sweep_config(config, list(job))
+
+        plan = planned(combinations, load)
         for note in plan.notes:
             log.info(note)
         if not plan.jobs:
@@ -48,32 +54,51 @@ class CellSweeper(BasicSweeper):
         OmegaConf.save(self.config, folder / "multirun.yaml")
         with overall(folder, plan.weights, shown=bool(self.config.get("progress", True))):
             size = self.max_batch_size or len(plan.jobs)
-            return [self._launch(folder, plan.jobs[i : i + size], i) for i in range(0, len(plan.jobs), size)]
+            done = [self._launch(folder, plan.jobs[i : i + size], i) for i in range(0, len(plan.jobs), size)]
+        self._record_lost(folder, plan, load)
+        return done
 
     def _launch(self, folder: Path, jobs: Sequence[Sequence[str]], first: int) -> list[Any]:
-        """Launch jobs as numbers ``first``…; again those that a dying worker left behind before they began."""
+        """Launch jobs as numbers ``first``…; where a process dies, its neighbours again, and each that began alone."""
         assert self.launcher is not None
         done: list[Any] = []
-        left = {first + i: job for i, job in enumerate(jobs)}
+        left = {first + i: list(job) for i, job in enumerate(jobs)}
+        alone: list[int] = []  # one of these was deadly
         while left:
-            numbers = list(left)
-            # of a second launch the numbers may have gaps, which launchers do not know
-            runs = [numbers] if numbers == list(range(numbers[0], numbers[-1] + 1)) else [[n] for n in numbers]
-            before = len(left)
-            for run in runs:
+            rest = [n for n in left if n not in alone]
+            # launchers number their jobs without gaps
+            runs = [rest] if rest and len(rest) == rest[-1] - rest[0] + 1 else [[n] for n in rest]
+            before = (len(left), len(alone))
+            for run in [*runs, *([n] for n in alone if n in left)]:
                 try:
-                    done += self.launcher.launch([list(left[n]) for n in run], initial_job_idx=run[0])
+                    done += self.launcher.launch([left[n] for n in run], initial_job_idx=run[0])
+                    left = {n: job for n, job in left.items() if n not in run}
                 except Exception as error:  # of the launcher: jobs themselves never raise
                     log.error("a job died with its process: %s: %s", type(error).__name__, error)
-                    queued = "slurm" in type(self.launcher).__name__.lower()  # the others go on, out of our hands
-                    left = {} if queued else {n: left[n] for n in left if not (folder / str(n)).exists()}
+                    if _queued(self.launcher):  # the others go on, out of our hands
+                        return done
+                    left = {n: job for n, job in left.items() if not (folder / str(n) / OUTCOME).exists()}
+                    begun = [n for n in run if n in left and (folder / str(n)).exists()]
+                    left = {n: job for n, job in left.items() if n not in begun or n not in alone}
+                    alone += [n for n in begun if n not in alone]
                     break
-                left = {n: job for n, job in left.items() if n not in run}
-            if len(left) == before:
+            if (len(left), len(alone)) == before:
+                log.error("%d jobs could not be launched", len(left))
                 break
-        for number in left:
-            log.error("job %d could not be launched", number)
-        for job in done:
-            if not (folder / str(job.hydra_cfg.hydra.job.num) / OUTCOME).exists():
-                _ = job.return_value  # raises what kept it from noting its outcome
         return done
+
+    def _record_lost(self, folder: Path, plan: Plan, load: Callable[[Sequence[str]], DictConfig]) -> None:
+        """Record the cells of jobs that began and noted nothing; not of those that may still run elsewhere."""
+        if _queued(self.launcher):
+            return
+        from experiments.cell import record_lost  # when it is needed: Hydra looks for plugins in every command
+
+        for number, job in enumerate(plan.jobs):
+            if (folder / str(number)).exists() and not (folder / str(number) / OUTCOME).exists():
+                with contextlib.suppress(ResultError):  # the folder that takes no more may be why
+                    record_lost(load(job))
+
+
+def _queued(launcher: Any) -> bool:
+    """Whether jobs wait and run in a queue of their own."""
+    return "slurm" in type(launcher).__name__.lower()

@@ -1,5 +1,6 @@
 """The main job end to end on a tiny checkpoint: cells, failures, resuming, the command line."""
 
+import errno
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from experiments import cell as job
 from experiments import results as results_command
 from experiments.summary import report
 from extrapolate.results import COLUMNS
+from extrapolate.storage import location
 from tests.conftest import byte_tokenizer, tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -743,3 +746,159 @@ def test_peak_memory_is_that_of_the_cell_and_not_of_an_earlier_one() -> None:
     del block
     job._reset_peak_memory("cpu")
     assert (job._peak_memory("cpu") or 0) < before + 2**27
+
+
+# Memory, time, and where nothing can be written
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the timer signal is of POSIX")
+def test_a_cell_that_takes_too_long_is_recorded_and_the_next_one_runs(
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = xt.Perplexity.measure
+
+    def measure(self: xt.Perplexity, *args: Any, **options: Any) -> Any:
+        deadline = time.monotonic() + (30 if max(self.lengths) > 300 else 0)
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(xt.Perplexity, "measure", measure)
+    job.run_cell(cell("strategy=plain"))  # loads the model
+    slow = job.run_cell(cell("strategy=plain", "evaluation.lengths=[400]", "time_limit=0.5"))
+    assert (slow["outcome"], slow["error_type"]) == ("failed", "TimeLimitError")
+    assert slow["error_message"] == "not done after time_limit=0.5 seconds"
+    assert job.run_cell(cell("strategy=yarn", "time_limit=600"))["outcome"] == "computed"
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert sorted(results(tmp_path)["status"].unique()) == ["failed", "ok"]
+    wrong = job.run_cell(cell("strategy=ntk", "time_limit=-1"))
+    assert "time_limit must be a positive number of seconds" in wrong["error_message"]
+    assert not list((tmp_path / "results" / "claims").glob("[!.]*"))
+
+
+def test_what_cannot_fit_is_skipped_with_what_would(
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[Any] = []
+    original = xt.Checkpoint.model
+
+    def load(checkpoint: xt.Checkpoint, head: str) -> Any:
+        loads.append(head)
+        return original(checkpoint, head)
+
+    monkeypatch.setattr(xt.Checkpoint, "model", load)
+    monkeypatch.setattr(job, "free_memory", lambda _: 2**19)
+    eager = ["strategy=yarn", "evaluation.lengths=[16,256]", "model.attn_implementation=eager"]
+    outcome = job.run_cell(cell(*eager))
+    assert (outcome["outcome"], outcome["status"]) == ("failed", "skipped")
+    assert not loads, "found out before the model is loaded"
+    table = results(tmp_path)
+    assert table["status"].tolist() == ["skipped"] * 2
+    message = re.fullmatch(
+        r"length 256 needs about 0\.0 GiB \(weights and activations\), 0\.0 GiB are free on cpu; the longest length "
+        r"that fits is about (\d+); force=true runs it nevertheless",
+        table["error_message"].iloc[0],
+    )
+    assert message
+    fits = int(message[1])
+    assert 2 < fits < 256
+    assert job.run_cell(cell(*eager[:1], f"evaluation.lengths=[{fits}]", eager[2]))["outcome"] == "computed"
+    assert job.run_cell(cell(*eager, "force=true"))["outcome"] == "computed"
+    monkeypatch.setattr(job, "free_memory", lambda _: 0)
+    assert "no length fits" in job.run_cell(cell("strategy=ntk"))["error_message"]
+    assert results_command.main(["retry", "--results", str(tmp_path / "results"), "--force"]) == 0
+    assert set(results(tmp_path)["status"]) == {"ok"}
+
+
+def test_memory_is_free_again_after_a_cell_that_ran_out_of_it(cell: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
+    # case 47: the traceback must not keep tensors alive
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def measure(*_: Any, **__: Any) -> Any:
+        block = torch.ones(1000)
+        kept.append(weakref.ref(block))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(xt.Perplexity, "measure", measure)
+    assert job.run_cell(cell("strategy=plain"))["status"] == "oom"
+    assert [block() for block in kept] == [None]
+
+
+def test_a_folder_that_takes_nothing_costs_no_computation(
+    tmp_path: Path, cell: Compose, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a file where the folder should be: a read-only disk refuses root, who runs these tests, no more than this does
+    monkeypatch.setattr(xt.Perplexity, "measure", lambda *_, **__: pytest.fail("computed for nothing"))
+    (tmp_path / "results").write_text("in the way")
+    outcome = job.run_cell(cell("strategy=plain"))
+    assert (outcome["outcome"], outcome["error_type"]) == ("failed", "ResultError")
+    assert outcome["error_message"].startswith(f"cannot claim a cell in {tmp_path / 'results'}")
+    assert "not recorded: cannot write results to" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_costs_no_computation(tmp_path: Path, cell: Compose) -> None:
+    (tmp_path / "results").mkdir(mode=0o500)
+    outcome = job.run_cell(cell("strategy=plain"))
+    assert "Permission denied" in outcome["error_message"]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_disk_that_fills_up_keeps_what_is_there_and_what_was_measured(
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = job.run_cell(cell("strategy=plain"))
+    before = results(tmp_path)
+    original = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.is_relative_to(tmp_path / "results") and len(content) > 1000:
+            original(path, content[:1000])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        outcome = job.run_cell(cell("strategy=yarn"))
+    assert outcome["outcome"] == "failed"
+    assert "No space left on device" in outcome["error_message"]
+    match = re.search(r"what was measured is kept: move (\S+) to (\S+)$", outcome["error_message"])
+    assert match
+    pd.testing.assert_frame_equal(results(tmp_path).query("status == 'ok'"), before)
+    assert {p.name for p in (tmp_path / "results" / "cells").iterdir()} == {first["key"]}, "nothing half-written"
+    shutil.move(match[1], match[2])
+    assert job.run_cell(cell("strategy=yarn"))["outcome"] == "reused"
+
+
+def test_results_may_be_anywhere_that_fsspec_knows(
+    tmp_path: Path, cell: Compose, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"memory://sweep-{tmp_path.name}/results"
+    computed = [job.run_cell(cell(f"strategy={s}", f"results={where}")) for s in ("plain", "yarn", "plain")]
+    assert [c["outcome"] for c in computed] == ["computed", "computed", "reused"]
+    for s in ("plain", "yarn"):
+        job.run_cell(cell(f"strategy={s}"))
+    here = results(tmp_path).drop(columns=MEASURED)
+    pd.testing.assert_frame_equal(xt.read_results(where).drop(columns=MEASURED), here)
+    assert job.run_cell(cell("strategy=yarn", "factor=0.5", f"results={where}"))["outcome"] == "failed"
+    losses = xt.Ledger(location(where)).losses(computed[0]["key"])
+    assert torch.equal(
+        losses["window_256"].nan_to_num(),
+        xt.Ledger(tmp_path / "results").losses(computed[0]["key"])["window_256"].nan_to_num(),
+    )
+    file = location(where) / "cells" / computed[1]["key"] / "scores.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.warns(UserWarning, match="has 100 bytes instead of"):
+        assert job.run_cell(cell("strategy=yarn", f"results={where}"))["outcome"] == "computed"
+    report(location(where), [{"outcome": "computed"}])
+    assert f"{where}/scores.csv" in capsys.readouterr().out
+    assert (location(where) / "perplexity_by_length.png").read_bytes().startswith(b"\x89PNG")
+    assert results_command.main(["failed", "--results", where]) == 0
+    assert "factor must be a number of at least 1" in capsys.readouterr().out
+    assert results_command.main(["prune", "--results", where, "--where", "status=failed", "--yes"]) == 0
+    assert set(xt.read_results(where)["status"]) == {"ok"}
+    assert not list((location(where) / "claims").rglob("*.*"))
+    unknown = job.run_cell(cell("strategy=plain", "results=memory://x"))
+    assert unknown["outcome"] == "computed"
+    with pytest.raises(xt.ResultError, match="cannot use the location 'nowhere://x'"):
+        job.run_cell(cell("strategy=plain", "results=nowhere://x"))

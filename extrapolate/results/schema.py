@@ -12,7 +12,11 @@ SCHEMA_VERSION = 1
 
 COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("key", pa.string(), "the cell: a hash of everything that can change its numbers"),
-    ("status", pa.string(), "ok, nonfinite (a loss is NaN or infinite), oom, or failed"),
+    (
+        "status",
+        pa.string(),
+        "ok, nonfinite (a loss is NaN or infinite), oom, skipped (would not fit into memory), or failed",
+    ),
     ("model", pa.string(), "the model's name in the configuration"),
     ("model_digest", pa.string(), "hash of the weights and tokenizer files, or the Hub commit"),
     ("dtype", pa.string(), "of weights and activations; losses are float32, sums float64"),

@@ -1,0 +1,128 @@
+"""How much memory a forward pass takes, from the model's config alone, and how much there is.
+
+The phases of :func:`extrapolate.token_losses` are added up tensor by tensor as transformers' decoder layers hold them:
+the widest moment of one layer, and the head with a slice of logits. No layer's activations outlive it, because nothing
+is kept for gradients, so depth does not matter.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from extrapolate.evaluation.losses import LOGITS_AT_ONCE
+
+BLOCK = 1024
+"""Queries at a time of attention in bands."""
+
+MEMORY_HEADS = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What decides the memory of a forward pass.
+
+    Args:
+        config: transformers config of the model.
+        dtype: of weights and activations.
+        attn_implementation: transformers' attention; ``eager`` forms length × length scores.
+        bands: of the strategy's positions; 0 where it leaves positions alone.
+        batch: rows at a time.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    config: Any
+    dtype: torch.dtype
+    attn_implementation: str = "sdpa"
+    bands: int = 0
+    batch: int = 1
+    device: str = "cpu"
+
+    def weights(self, head: str = "causal") -> int:
+        """Bytes of the weights, counted on a model without storage."""
+        with torch.device("meta"):
+            model = MEMORY_HEADS[head].from_config(self.config)
+        size = self.dtype.itemsize
+        return sum(parameter.numel() * size for parameter in model.parameters())
+
+    def activations(self, length: int) -> int:
+        """Bytes beside the weights at the widest moment of a pass over ``length`` tokens a row."""
+        body, head = self._layer(length), self._head(length)
+        # the C library keeps much of what small tensors gave back: of the narrower phase about half stays
+        kept = min(body, head) // 2 if self.device == "cpu" else 0
+        return max(body, head) + kept
+
+    def longest(self, available: int, below: int) -> int:
+        """The longest length, at most ``below``, whose activations fit into so many bytes; 0 when none does."""
+        low, high = 0, below
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.activations(middle) <= available else (low, middle - 1)
+        return low
+
+    def _sizes(self) -> tuple[int, int, int, int, int]:
+        """Hidden, widest MLP, all query heads, all key heads, vocabulary: entries a token."""
+        text = self.config.get_text_config()
+        heads = int(text.num_attention_heads)
+        width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+        keys = int(getattr(text, "num_key_value_heads", None) or heads)
+        experts = int(getattr(text, "num_experts_per_tok", None) or 1)
+        wide = getattr(text, "moe_intermediate_size", None)
+        mlp = max(int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size), int(wide or 0) * experts)
+        return int(text.hidden_size), mlp, heads * width, keys * width, int(text.vocab_size)
+
+    def _layer(self, length: int) -> int:
+        """The wider of attention and MLP in one decoder layer."""
+        size, tokens = self.dtype.itemsize, self.batch * length
+        hidden, mlp, queries, keys, _ = self._sizes()
+        # beside the residual and its norm: gate, up and their product
+        feed_forward = tokens * size * (2 * hidden + 3 * mlp)
+        # queries with the three parts of their rotation and the output, keys and values
+        attention = tokens * size * (2 * hidden + 5 * queries + 3 * keys)
+        if self.bands:  # keys rotated for each band, in float32 meanwhile, and masks for a block of queries
+            attention += tokens * keys * (self.bands * size + 12) + 2 * BLOCK * length * (size + 1)
+        elif self.attn_implementation == "eager":  # scores with and without their mask, softmax in float32, its cast
+            heads = int(self.config.get_text_config().num_attention_heads)
+            entry = 8 if size == 4 else 3 * size + 4
+            attention += self.batch * heads * length**2 * entry + length**2 * size
+        norm = tokens * hidden * (2 * size + 8)
+        return max(feed_forward, attention, norm)
+
+    def _head(self, length: int) -> int:
+        """Hidden states and a slice of logits, their float32 copy and their log-softmax."""
+        size = self.dtype.itemsize
+        hidden, *_, vocabulary = self._sizes()
+        slices = min(LOGITS_AT_ONCE, self.batch * length * vocabulary) * (8 + (size if size < 4 else 0))
+        reordered = vocabulary * hidden * size if self.device == "cpu" and size < 4 else 0  # for the matrix kernel
+        return 2 * self.batch * length * hidden * size + slices + reordered
+
+
+def free_memory(device: str) -> int:
+    """Bytes that a process may still take: on the GPU, or of the machine and of its control group."""
+    if device == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        return int(free) + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return min([int(psutil.virtual_memory().available), *_group_rooms(Path("/sys/fs/cgroup"))])
+
+
+def _group_rooms(root: Path, of: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """What the control groups of this process (containers, Slurm jobs; version 2) leave of their limits, bytes."""
+    try:
+        (path,) = (line[3:] for line in of.read_text(encoding="utf-8").splitlines() if line.startswith("0::"))
+    except (OSError, ValueError):
+        return []
+    group = root / path.strip("/")
+    rooms = []
+    for folder in [group, *group.parents]:
+        try:
+            limit = int((folder / "memory.max").read_text(encoding="utf-8"))  # "max" is no number
+            used = int((folder / "memory.current").read_text(encoding="utf-8"))
+            lines = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
+            cached = {k: int(v) for k, v in (line.split() for line in lines)}.get("inactive_file", 0)
+        except (OSError, ValueError):
+            continue
+        rooms.append(max(0, limit - (used - cached)))
+    return rooms
