@@ -81,14 +81,14 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[str, Any]:
-    strategy: xt.Strategy = instantiate(_with_absolute_paths(cfg.strategy))
+    strategy: xt.Strategy = instantiate(with_absolute_paths(cfg.strategy))
     layers = cfg.layers if cfg.layers is None or isinstance(cfg.layers, str) else sorted(cfg.layers)
     label = strategy.label if layers is None else f"{strategy.label}, layers {_words(layers)}"
     facts.update(strategy=strategy.name, label=label, parameters=json_text(strategy.parameters()))
     facts.update(factor=strategy.parameters().get("factor"))
     evaluation: xt.Evaluation = instantiate(cfg.evaluation)
     facts.update(lengths=evaluation.lengths, **evaluation.columns())
-    checkpoint: xt.Checkpoint = instantiate(_with_absolute_paths(cfg.model))
+    checkpoint: xt.Checkpoint = instantiate(with_absolute_paths(cfg.model))
     content = checkpoint.digest()
     spec = _spec(checkpoint, content, layers if isinstance(layers, str) else None)
     dtype, device = checkpoint.resolved_dtype(), checkpoint.torch_device().type
@@ -132,7 +132,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
             return {"outcome": "reused", "key": key, "label": label}
         if not cfg.get("force"):
             _check_memory(checkpoint, content, spec, strategy, evaluation)
-        model = _model(checkpoint, content, evaluation.head)
+        model = model_of(checkpoint, content, evaluation.head)
         _reset_peak_memory(device)
         with xt.patched(model, strategy, pretrained_length=checkpoint.pretrained_length, layers=layers) as handle:
             follows = ", a pass for each length" if handle.varies_with_length else ""
@@ -288,7 +288,7 @@ def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Docu
     if not min_tokens:
         return []
     return xt.load_documents(
-        instantiate(_with_absolute_paths(cfg.data.source)),
+        instantiate(with_absolute_paths(cfg.data.source)),
         tokenizer,
         documents=cfg.data.documents,
         min_tokens=min_tokens,
@@ -298,7 +298,7 @@ def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Docu
     )
 
 
-def _model(checkpoint: xt.Checkpoint, content: str, head: str) -> nn.Module:
+def model_of(checkpoint: xt.Checkpoint, content: str, head: str) -> nn.Module:
     """The one model that this process holds: jobs of a sweep share it, another checkpoint or content replaces it."""
     if (checkpoint, content, head) not in HELD:
         HELD.clear()  # before loading: two models at once may not fit
@@ -391,13 +391,13 @@ PATHS = ("path", "offload_folder", "long_factor", "short_factor")
 """Settings that may name a file or folder."""
 
 
-def _with_absolute_paths(node: DictConfig) -> DictConfig:
+def with_absolute_paths(node: DictConfig) -> DictConfig:
     """Relative paths mean the folder the command was given in, also when Hydra changes into the job's own."""
     node = node.copy()
     for name in node:
         value = None if OmegaConf.is_missing(node, name) else node[name]
         if isinstance(value, DictConfig):
-            node[name] = _with_absolute_paths(value)
+            node[name] = with_absolute_paths(value)
         elif name in PATHS and isinstance(value, str) and value not in {*PACKAGED, *BUNDLED}:
             absolute = to_absolute_path(value)
             node[name] = absolute if Path(absolute).exists() else value
