@@ -334,10 +334,11 @@ def _labels(cfg: DictConfig) -> dict[str, Any]:
 
 def _config(cfg: DictConfig) -> str:
     """What a cell was asked for, so that ``python -m experiments.results retry`` can ask again."""
-    whole: Any = OmegaConf.to_container(cfg, resolve=True)
-    return OmegaConf.to_yaml(
-        {name: whole[name] for name in (*REQUEST, "layers", "progress", "time_limit", "force") if name in whole}
-    )
+    names = [name for name in (*REQUEST, "layers", "progress", "time_limit", "force") if name in cfg]
+    whole: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, names), resolve=False)
+    for name in REQUEST:
+        whole[name] = OmegaConf.to_container(cfg[name], resolve=True)
+    return OmegaConf.to_yaml(whole)
 
 
 def _failure(error: Exception) -> dict[str, str]:

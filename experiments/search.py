@@ -29,7 +29,8 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
-from optuna.trial import TrialState
+from optuna.study import MaxTrialsCallback
+from optuna.trial import FrozenTrial, TrialState
 from rich.console import Console
 from tqdm.auto import tqdm
 
@@ -38,6 +39,7 @@ from experiments.cell import model_of, run_cell, with_absolute_paths
 from experiments.evolution import rising
 from experiments.summary import report
 from extrapolate.plots.style import COLOURS, Figure, plain_frame
+from extrapolate.rope import base_frequencies
 from extrapolate.storage import digest, write_atomic
 
 log = logging.getLogger("extrapolate")
@@ -128,7 +130,7 @@ def starts(cfg: DictConfig, spec: xt.RopeSpec) -> list[dict[str, Any]]:
         for field, kind in cfg.space.items():
             name = str(field)
             if kind.get(PAIRS):
-                plain = xt.base_frequencies(spec.theta, spec.rotary_dim)
+                plain = base_frequencies(spec.theta, spec.rotary_dim)
                 for i, divisor in enumerate((plain / frequencies.inv_freq).tolist()):
                     point[f"{name}.{i:02d}"] = divisor
             elif name in known:
@@ -192,22 +194,34 @@ def study_of(cfg: DictConfig, folder: Path, spec: xt.RopeSpec, identity: Any) ->
 
 
 def optimise(study: optuna.Study, problem: Problem) -> None:
-    """Ask and tell until so many trials are finished, whoever ran them."""
+    """Run trials until so many are finished, whoever ran them."""
     cfg = problem.settings
     wanted = int(cfg.trials)
+
+    def finished() -> int:
+        return len(study.get_trials(deepcopy=False, states=FINISHED))
+
+    if finished() >= wanted:
+        return
     with tqdm(total=wanted, desc="trials", unit="trial", disable=None if cfg.progress else True) as bar:
-        while (done := len(study.get_trials(deepcopy=False, states=FINISHED))) < wanted:
-            bar.n = done
-            bar.refresh()
-            _run_trial(study, study.ask(), problem)
-            told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if told and cfg.objective != "pareto":
+
+        def told(study: optuna.Study, _: FrozenTrial) -> None:
+            bar.n = finished()
+            with contextlib.suppress(ValueError, RuntimeError):  # none came to an end yet, or there are two objectives
                 bar.set_postfix_str(f"best {study.best_value:.4f}", refresh=False)
-        bar.n = wanted
+            bar.refresh()
+
+        study.optimize(
+            lambda trial: _value(trial, problem),
+            callbacks=[MaxTrialsCallback(wanted, states=FINISHED), told],
+            catch=(xt.StrategyError, xt.EvaluationError),
+        )
 
 
-def _run_trial(study: optuna.Study, trial: optuna.Trial, problem: Problem) -> None:
+def _value(trial: optuna.Trial, problem: Problem) -> float | tuple[float, float]:
+    """What a trial is judged by: one number, or (loss at the target, loss behind the short context)."""
     cfg, started = problem.settings, time.perf_counter()
+    pareto = cfg.objective == "pareto"
     try:
         strategy = strategy_of(cfg, suggest(trial, cfg.space, problem.spec, float(cfg.factor)))
         strategy.bands(problem.spec, problem.evaluation.longest)  # refuses what it cannot reach
@@ -217,21 +231,16 @@ def _run_trial(study: optuna.Study, trial: optuna.Trial, problem: Problem) -> No
             short, target = (sum(values) / len(means) for values in zip(*means, strict=True))
             if not math.isfinite(short + target):
                 raise xt.EvaluationError("a loss is not finite")
-            if cfg.objective != "pareto":
+            if not pareto:
                 trial.report(problem.value(short, target), step)
                 if trial.should_prune() and step + 1 < len(problem.documents):
                     _note(trial, short, target, started)
-                    study.tell(trial, state=TrialState.PRUNED)
-                    return
+                    raise optuna.TrialPruned
     except (xt.StrategyError, xt.EvaluationError) as error:
         trial.set_user_attr("error", str(error))
-        study.tell(trial, state=TrialState.FAIL)
-        return
-    except SearchError:
-        study.tell(trial, state=TrialState.FAIL)
         raise
     _note(trial, short, target, started)
-    study.tell(trial, [target, short] if cfg.objective == "pareto" else problem.value(short, target))
+    return (target, short) if pareto else problem.value(short, target)
 
 
 def _note(trial: optuna.Trial, short: float, target: float, started: float) -> None:
@@ -239,7 +248,7 @@ def _note(trial: optuna.Trial, short: float, target: float, started: float) -> N
         trial.set_user_attr(name, value)
 
 
-def winner(study: optuna.Study, problem: Problem) -> optuna.trial.FrozenTrial:
+def winner(study: optuna.Study, problem: Problem) -> FrozenTrial:
     """The best trial; of a Pareto front the one that the penalty prefers.
 
     Raises:
@@ -253,7 +262,7 @@ def winner(study: optuna.Study, problem: Problem) -> optuna.trial.FrozenTrial:
     return min(front, key=lambda t: (problem.value(t.user_attrs["short"], t.user_attrs["target"]), t.number))
 
 
-def fields_of(trial: optuna.trial.FrozenTrial, cfg: DictConfig, spec: xt.RopeSpec) -> dict[str, Any]:
+def fields_of(trial: FrozenTrial, cfg: DictConfig, spec: xt.RopeSpec) -> dict[str, Any]:
     """A finished trial's fields."""
     fixed = optuna.trial.FixedTrial(trial.params)
     return suggest(fixed, cfg.space, spec, float(cfg.factor))
@@ -309,7 +318,7 @@ def importances(study: optuna.Study, problem: Problem) -> dict[str, float]:
     if len(done) < 10:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.simplefilter("ignore")  # experimental, and meant for values that are to be low, as ours are
         with contextlib.suppress(ValueError, RuntimeError):
             found: dict[str, float] = optuna.importance.get_param_importances(
                 study,
@@ -322,7 +331,7 @@ def importances(study: optuna.Study, problem: Problem) -> dict[str, float]:
 
 def _bars(importance: Mapping[str, float]) -> Figure:
     names = sorted(importance)  # divisors in the order of their pairs
-    figure = Figure(figsize=(5.2, max(1.6, 0.2 * len(names) + 0.8)), layout="constrained")
+    figure = Figure(figsize=(5.2, max(2.2, 0.2 * len(names) + 1.0)), layout="constrained")
     axes = figure.add_subplot()
     axes.barh(names, [importance[name] for name in names], color=COLOURS[0])
     axes.invert_yaxis()
@@ -452,7 +461,7 @@ def search(cfg: DictConfig) -> int:
 @hydra.main(version_base="1.3", config_path="../conf", config_name="search")
 def main(cfg: DictConfig) -> None:
     """Search, and exit with 1 when a final cell failed."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are in the table
     if cfg.threads or cfg.workers > 1 or cfg.helper:
         torch.set_num_threads(cfg.threads or max(1, torch.get_num_threads() // max(2, int(cfg.workers))))
     _ = HydraConfig.get()
