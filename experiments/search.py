@@ -187,7 +187,6 @@ def study_of(cfg: DictConfig, folder: Path, spec: xt.RopeSpec, identity: Any) ->
     )
     if begun:
         log.info("goes on with study %s, %d trials so far", name, begun)
-        optuna.storages.fail_stale_trials(study)
     for point in starts(cfg, spec):
         study.enqueue_trial(point, skip_if_exists=True)
     return study

@@ -56,7 +56,11 @@ def _differing(fields: pd.Series) -> pd.Series:
     """Of dictionaries the fields that are not the same in all rows, such as ``blend=harmonic, ramp=index``."""
     names = sorted({name for row in fields for name in row})
     differing = [name for name in names if len({json.dumps(row.get(name)) for row in fields}) > 1]
-    return fields.map(lambda row: ", ".join(f"{name}={str(row.get(name))[:20]}" for name in differing))
+    return fields.map(lambda row: ", ".join(f"{name}={_short(row.get(name))}" for name in differing))
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:20]
 
 
 def unlike_documents(table: pd.DataFrame) -> bool:

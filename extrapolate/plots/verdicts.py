@@ -1,5 +1,7 @@
 """Which strategy is better, how surely, and at what price."""
 
+import textwrap
+
 import matplotlib.ticker
 import numpy as np
 import pandas as pd
@@ -35,7 +37,7 @@ def paired_differences(differences: pd.DataFrame, *, length: int | None = None, 
         axes.plot([row["low"], row["high"]], [y, y], color=colour, linewidth=1.6)
         axes.plot(row["difference"], y, "o", color=colour, markerfacecolor=colour if sure else "white", markersize=6)
     axes.axvline(0, color="0.35", linewidth=1, linestyle="--", zorder=0)
-    axes.set_yticks(range(len(rows)), pair_names(rows).tolist(), fontsize=9)
+    axes.set_yticks(range(len(rows)), [textwrap.fill(name, 34) for name in pair_names(rows)], fontsize=9)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(
         f"loss minus that of {rows['baseline'].iloc[0]} at {chosen:,} tokens\n(nats a token; left is better)",
