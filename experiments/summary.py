@@ -92,7 +92,8 @@ def report(results: Location, jobs: list[dict[str, Any]]) -> int:
 
 def draw(table: pd.DataFrame, results: Location, **options: Any) -> list[Location]:
     """Write ``scores.csv``, what follows from it, and the figures, drawn with ``options``, into a results folder."""
-    tables = {"scores": table, **conclusions(table)}
+    apart = xt.plots.told_apart(table)
+    tables = {"scores": table, **conclusions(apart)}
     paths = [results / f"{name}.csv" for name in tables]
     for path, frame in zip(paths, tables.values(), strict=True):
         write_atomic(path, frame.to_csv(index=False).encode())
@@ -100,7 +101,7 @@ def draw(table: pd.DataFrame, results: Location, **options: Any) -> list[Locatio
         import matplotlib as mpl  # not before there is something to draw
 
         with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
-            for name, figure in figures(table, tables, **options).items():
+            for name, figure in figures(apart, tables, **options).items():
                 for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
                     paths.append(results / f"{name}{suffix}")
                     drawn = io.BytesIO()
@@ -233,6 +234,7 @@ def _verdict(row: pd.Series) -> str:
 
 def print_scores(console: Console, table: pd.DataFrame) -> None:
     """The tables, and what they cannot show."""
+    table = xt.plots.told_apart(table)
     if not xt.plots.perplexities(table).empty:
         console.print(terminal_table(table))
     if not xt.plots.answers(table).empty:

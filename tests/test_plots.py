@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 import extrapolate as xt
 from extrapolate.analysis import relative_positions, rotary_pairs
 from extrapolate.plots import curve_names, score_table
-from extrapolate.results import SCHEMA
+from extrapolate.results import COLUMNS, SCHEMA
 from extrapolate.rope import RopeSpec
 
 
@@ -440,3 +440,18 @@ def test_copying_is_drawn_for_the_strongest_heads() -> None:
 def test_a_figure_shows_itself_in_a_notebook_without_pyplot() -> None:
     figure = xt.plots.frequencies([xt.Plain()], BUNDLED, 512)
     assert figure._repr_png_()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_cells_of_one_label_are_told_apart_by_what_differs() -> None:
+    rows = []
+    for key, ramp, blend in (("a", "index", 0.12345678), ("b", "rotations", 0.5), ("c", "index", 0.5)):
+        label = "plain" if key == "c" else "yarn ×4"
+        rows += [
+            {**dict.fromkeys([name for name, _, _ in COLUMNS]), "key": key, "status": "ok", "label": label, "length": n}
+            | {"parameters": json.dumps({"ramp": ramp, "blend": blend, "factor": 4.0}), "protocol": "last"}
+            for n in (64, 128)
+        ]
+    rows.append({**rows[0], "key": "d", "status": "failed", "parameters": None})
+    found = xt.plots.told_apart(pd.DataFrame(rows))["label"].tolist()
+    yarn = [f"yarn ×4, blend={blend}, ramp={ramp}" for blend, ramp in (("0.1235", "index"), ("0.5", "rotations"))]
+    assert found == [yarn[0], yarn[0], yarn[1], yarn[1], "plain", "plain", "yarn ×4"]

@@ -4,7 +4,7 @@ from extrapolate.plots.attention import attention_by_distance, copying, pairs_in
 from extrapolate.plots.curves import loss_by_position, perplexity_by_length
 from extrapolate.plots.retrieval import retrieval
 from extrapolate.plots.style import COLOURS, MARKERS, Figure
-from extrapolate.plots.tables import answers, curve_names, perplexities, score_table, unlike_documents
+from extrapolate.plots.tables import answers, curve_names, perplexities, score_table, told_apart, unlike_documents
 from extrapolate.plots.theory import decay, frequencies, relative_positions, unseen_phases
 from extrapolate.plots.verdicts import cost_against_usable_length, pair_names, paired_differences
 
@@ -28,6 +28,7 @@ __all__ = [
     "relative_positions",
     "retrieval",
     "score_table",
+    "told_apart",
     "unlike_documents",
     "unseen_phases",
 ]

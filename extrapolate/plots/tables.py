@@ -4,6 +4,8 @@ import json
 
 import pandas as pd
 
+from extrapolate.analysis.statistics import SAME
+
 
 def perplexities(table: pd.DataFrame) -> pd.DataFrame:
     """Rows with a length that are not of retrieval."""
@@ -57,6 +59,21 @@ def _differing(fields: pd.Series) -> pd.Series:
     names = sorted({name for row in fields for name in row})
     differing = [name for name in names if len({json.dumps(row.get(name)) for row in fields}) > 1]
     return fields.map(lambda row: ", ".join(f"{name}={_short(row.get(name))}" for name in differing))
+
+
+def told_apart(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with labels that name what differs between cells of one label, such as ``yarn ×8, truncate=False``.
+
+    Only cells that could stand in one figure are told apart: same model, corpus, evaluation and protocol.
+    """
+    scored = table[table["status"].isin(["ok", "nonfinite"])]
+    context = ["label", "data", *(c for c in SAME if c not in ("length", "depth"))]
+    labels = table["label"].copy()
+    for _, rows in scored.groupby(context, dropna=False, sort=False):
+        if rows["key"].nunique() > 1:
+            text = _differing(_of_cells(rows))
+            labels.loc[rows.index] = rows["label"] + text.map(lambda found: f", {found}" if found else "")
+    return table.assign(label=labels)
 
 
 def _short(value: object) -> str:
