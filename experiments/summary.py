@@ -15,7 +15,7 @@ import pandas as pd
 import rich.box
 from hydra.experimental.callback import Callback
 from hydra.utils import to_absolute_path
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,7 +23,7 @@ from rich.table import Table
 import extrapolate as xt
 from experiments.folders import results_folder
 from experiments.progress import OUTCOME
-from extrapolate.analysis import context_gain, paired, short_context_cost, usable_length
+from extrapolate.analysis import beside_published, context_gain, paired, short_context_cost, usable_length
 from extrapolate.storage import Location, write_atomic
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Summary(Callback):
 
     def _report(self, config: DictConfig, logs: Path) -> None:
         try:
-            failed = report(results_folder(config.results), outcomes(Path(to_absolute_path(str(logs)))))
+            jobs = outcomes(Path(to_absolute_path(str(logs))))
+            failed = report(results_folder(config.results), jobs, config.get("published"))
         except Exception:  # Hydra would turn it into a warning and exit with 0
             traceback.print_exc()
             sys.exit(1)
@@ -66,7 +67,7 @@ def outcomes(logs: Path) -> list[dict[str, Any]]:
     return found
 
 
-def report(results: Location, jobs: list[dict[str, Any]]) -> int:
+def report(results: Location, jobs: list[dict[str, Any]], published: Any = None) -> int:
     """Print and draw a results folder; returns how many jobs of this sweep failed."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     if not jobs:
@@ -86,7 +87,14 @@ def report(results: Location, jobs: list[dict[str, Any]]) -> int:
                 f"[red]failed[/red] {escape(job['label'])}: {escape(job['error_type'])}: {escape(job['error_message'])}"
             )
     console.print(f"{counts['computed']} computed, {counts['reused']} reused, {counts['failed']} failed")
-    print_paths(console, draw(table, results))
+    paths = draw(table, results)
+    if published:
+        curves: Any = OmegaConf.to_container(published.curves, resolve=True)
+        beside = beside_published(table, curves)
+        console.print(published_table(beside, str(published.source)))
+        paths.append(results / "published.csv")
+        write_atomic(paths[-1], beside.to_csv(index=False).encode())
+    print_paths(console, paths)
     return counts["failed"]
 
 
@@ -223,6 +231,19 @@ def verdict_table(table: pd.DataFrame, verdicts: pd.DataFrame) -> Table:
         at = {int(row["length"]): row for _, row in rows.iterrows()}
         cells = [_verdict(at[n]) if n in at else "–" for n in lengths]
         out.add_row(escape(str(name)), *cells)
+    return out
+
+
+def published_table(beside: pd.DataFrame, source: str) -> Table:
+    """A paper's perplexities, ours, and the difference."""
+    title = f"beside {source}"
+    out = Table(title=escape(title), title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("model", "strategy", "length", "published", "ours", "difference"):
+        out.add_column(name, justify="left" if name in ("model", "strategy") else "right", overflow="fold")
+    for _, row in beside.iterrows():
+        gap = "–" if pd.isna(row["difference"]) else f"{row['difference']:+.3f} ({row['ratio']:+.1%})"
+        told = (str(row["published"]), number(row["perplexity"]), gap)
+        out.add_row(escape(str(row["model"])), escape(str(row["label"])), f"{row['length']:,}", *told)
     return out
 
 

@@ -19,11 +19,13 @@ from extrapolate.analysis.bounds import (
 from extrapolate.analysis.linear_attention import linear_attention
 from extrapolate.analysis.pairs import break_length, break_lengths, rotary_pairs
 from extrapolate.analysis.positions import relative_positions
+from extrapolate.analysis.published import beside_published
 from extrapolate.analysis.statistics import context_gain, intervals, paired, short_context_cost, usable_length
 
 __all__ = [
     "AttentionStatistics",
     "attention_statistics",
+    "beside_published",
     "break_length",
     "break_lengths",
     "context_gain",
