@@ -38,7 +38,7 @@ def test_the_checkpoints_of_the_field_are_there() -> None:
     paths = {compose("sweep", [f"model={n}"]).model.path for n in options("model") if n != "hf"}
     for part in (
         "smollm2",
-        "Llama-2-7b",
+        "meta-llama/Llama-2-7b",
         "Meta-Llama-3-8B",
         "Llama-3.1-8B",
         "Qwen2.5-0.5B",
