@@ -26,10 +26,12 @@ from torch import nn
 
 import extrapolate as xt
 from experiments.folders import results_folder
+from experiments.planning import REQUEST
 from extrapolate.errors import ExtrapolateError, first_line
-from extrapolate.evaluation.memory import Footprint, free_memory
 from extrapolate.models.load import BUNDLED, DTYPES, PACKAGED
+from extrapolate.models.memory import Footprint, free_memory
 from extrapolate.results import cell_key
+from extrapolate.results.ledger import CELLS
 from extrapolate.results.schema import json_text
 from extrapolate.storage import cache_dir, digest
 
@@ -37,8 +39,6 @@ log = logging.getLogger("extrapolate")
 
 HELD: dict[tuple[xt.Checkpoint, str, str], nn.Module] = {}
 """The model in memory, at most one; the only state of a sweep's process."""
-
-REQUEST = ("model", "strategy", "data", "evaluation")
 
 
 class MemoryEstimateError(ExtrapolateError):
@@ -264,10 +264,8 @@ def _write(ledger: xt.Ledger, identity: dict[str, Any], rows: list[dict[str, Any
     try:
         ledger.write(identity, rows, measured)
     except xt.ResultError as error:
-        rescued = xt.Ledger(cache_dir("rescued"))
-        rescued.write(identity, rows, measured)
-        kept = rescued.root / "cells" / cell_key(identity)
-        raise xt.ResultError(f"{error}; what was measured is kept: move {kept} to {ledger.root / 'cells'}") from error
+        kept = xt.Ledger(cache_dir("rescued")).write(identity, rows, measured)
+        raise xt.ResultError(f"{error}; what was measured is kept: move {kept} to {ledger.root / CELLS}") from error
 
 
 def record_lost(cfg: DictConfig) -> None:

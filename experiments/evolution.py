@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
@@ -140,8 +140,3 @@ def _drawn(chance: random.Random, distribution: Any, low: float | None, high: fl
     if distribution.log:
         return a * (b / a) ** chance.random()
     return chance.uniform(a, b)
-
-
-def rising(values: Sequence[float]) -> list[float]:
-    """The same numbers, never falling: what any other sampler proposes is made a valid list of divisors."""
-    return sorted(values)

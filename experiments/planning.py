@@ -8,8 +8,8 @@ from typing import Any
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-REQUEST = ("model", "strategy", "data", "evaluation", "layers", "results")
-"""What a job is asked for: jobs that agree in these are the same cell."""
+REQUEST = ("model", "strategy", "data", "evaluation")
+"""What a cell is asked for."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,10 @@ def planned(combinations: Sequence[Sequence[str]], load: Callable[[Sequence[str]
     """
     applied: set[str] = set()
     dropped: dict[str, tuple[ConfigCompositionException, set[str]]] = {}
-    seen: dict[str, tuple[str, ...]] = {}
+    seen: set[str] = set()
     notes: list[str] = []
-    found: list[tuple[tuple[str, ...], DictConfig]] = []
+    models: dict[str, int] = {}
+    found: list[tuple[int, float, tuple[str, ...]]] = []
     for overrides in combinations:
         job = list(overrides)
         while True:
@@ -63,19 +64,17 @@ def planned(combinations: Sequence[Sequence[str]], load: Callable[[Sequence[str]
         request = _request(config)
         if request in seen:
             continue
-        seen[request] = tuple(job)
-        found.append((tuple(job), config))
+        seen.add(request)
+        model = models.setdefault(_text(config.model), len(models))
+        found.append((model, _longest(config), tuple(job)))
     for field, (refused, names) in dropped.items():
         if field not in applied:
             raise refused
         notes.append(f"{field} does not apply to {', '.join(sorted(names))}, which runs without it")
     if len(found) < len(combinations):
         notes.append(f"{len(combinations)} combinations are {len(found)} cells: the others ask for the same")
-    models: dict[str, int] = {}
-    for _, config in found:
-        models.setdefault(_text(config.model), len(models))
-    ordered = sorted(found, key=lambda each: (models[_text(each[1].model)], -_longest(each[1])))
-    return Plan(tuple(job for job, _ in ordered), tuple(_longest(config) for _, config in ordered), tuple(notes))
+    found.sort(key=lambda each: (each[0], -each[1]))
+    return Plan(tuple(job for *_, job in found), tuple(longest for _, longest, _ in found), tuple(notes))
 
 
 def deferred(arguments: Sequence[str]) -> list[str]:
@@ -110,7 +109,7 @@ def _key(override: str) -> str:
 
 
 def _request(config: DictConfig) -> str:
-    return "\n".join(_text(config.get(name)) for name in REQUEST)
+    return "\n".join(_text(config.get(name)) for name in (*REQUEST, "layers", "results"))
 
 
 def _text(node: Any) -> str:

@@ -17,16 +17,14 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import hydra
-import matplotlib as mpl
 import optuna
 import torch
 import yaml
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from optuna.study import MaxTrialsCallback
@@ -36,11 +34,10 @@ from tqdm.auto import tqdm
 
 import extrapolate as xt
 from experiments.cell import model_of, run_cell, with_absolute_paths
-from experiments.evolution import rising
-from experiments.summary import report
+from experiments.summary import print_paths, report, save_figures
 from extrapolate.plots.style import COLOURS, Figure, plain_frame
 from extrapolate.rope import base_frequencies
-from extrapolate.storage import digest, write_atomic
+from extrapolate.storage import Location, digest, write_atomic
 
 log = logging.getLogger("extrapolate")
 
@@ -105,7 +102,8 @@ def suggest(trial: Any, space: DictConfig, spec: xt.RopeSpec, factor: float) -> 
             low, step = float(kind["low"]), kind.get("step")
             if step:  # Optuna wants the end on the grid
                 high = low + math.floor((high - low) / step + 1e-9) * step
-            found[name] = rising([trial.suggest_float(n, low, high, step=step) for n in names])
+            # never falling, whatever a sampler proposes
+            found[name] = sorted(trial.suggest_float(n, low, high, step=step) for n in names)
         elif {"low", "high"} <= set(kind):
             whole = all(isinstance(kind[end], int) for end in ("low", "high"))
             found[name] = (trial.suggest_int if whole else trial.suggest_float)(name, **kind)
@@ -172,19 +170,17 @@ def study_of(cfg: DictConfig, folder: Path, spec: xt.RopeSpec, identity: Any) ->
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         backend = optuna.storages.RDBStorage(storage, heartbeat_interval=30, grace_period=120)
     name = f"{cfg.name}-{digest(identity)[:12]}"
-    known = {found.study_name for found in backend.get_all_studies()}
     directions: Any = ["minimize", "minimize"] if cfg.objective == "pareto" else ["minimize"]
-    # what a sampler draws must not repeat what it drew before it was stopped
-    begun = len(optuna.load_study(study_name=name, storage=backend).trials) if name in known else 0
-    sampler = instantiate(cfg.sampler, seed=cfg.seed + (0 if "Evolution" in cfg.sampler._target_ else begun))
     study = optuna.create_study(
         study_name=name,
         storage=backend,
         load_if_exists=True,
         directions=directions,
-        sampler=sampler,
         pruner=instantiate(cfg.pruner),
     )
+    # what a sampler draws must not repeat what it drew before it was stopped; evolution counts trials itself
+    begun = len(study.trials)
+    study.sampler = instantiate(cfg.sampler, seed=cfg.seed + (0 if "Evolution" in cfg.sampler._target_ else begun))
     if begun:
         log.info("goes on with study %s, %d trials so far", name, begun)
     for point in starts(cfg, spec):
@@ -290,7 +286,7 @@ def write_winner(folder: Path, strategy: xt.Strategy, spec: xt.RopeSpec, cfg: Di
     return list(files)
 
 
-def write_pictures(folder: Path, study: optuna.Study, problem: Problem, found: xt.Strategy) -> list[Path]:
+def write_pictures(folder: Path, study: optuna.Study, problem: Problem, found: xt.Strategy) -> list[Location]:
     """Divisors by pair beside YaRN's and NTK's, the importance of each parameter, and all trials."""
     cfg = problem.settings
     pictures: dict[str, Figure] = {}
@@ -302,13 +298,7 @@ def write_pictures(folder: Path, study: optuna.Study, problem: Problem, found: x
     if importance:
         pictures["importance"] = _bars(importance)
     pictures["trials"] = _scatter(study, problem)
-    paths = []
-    with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):
-        for name, figure in pictures.items():
-            for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
-                paths.append(folder / f"{name}{suffix}")
-                figure.savefig(paths[-1], **how)
-    return paths
+    return save_figures(folder, pictures)
 
 
 def importances(study: optuna.Study, problem: Problem) -> dict[str, float]:
@@ -395,7 +385,7 @@ def prepare(cfg: DictConfig) -> tuple[Problem, Any]:
         "evaluation": evaluation.identity(tokenizer),
         **{part: settings[part] for part in parts},
     }
-    return Problem(problem.model, spec, tokenizer, documents, evaluation, cfg, short), identity
+    return replace(problem, plain=short), identity
 
 
 def final_score(cfg: DictConfig, folder: Path, found: xt.Strategy) -> int:
@@ -429,8 +419,9 @@ def search(cfg: DictConfig) -> int:
     folder = Path(to_absolute_path(cfg.results))
     problem, identity = prepare(cfg)
     study = study_of(cfg, folder, problem.spec, identity)
+    as_helper = ("workers=1", "helper=true", f"threads={torch.get_num_threads()}")
     helpers = [
-        subprocess.Popen([sys.executable, "-m", "experiments.search", *sys.argv[1:], "workers=1", "helper=true"])
+        subprocess.Popen([sys.executable, "-m", "experiments.search", *sys.argv[1:], *as_helper])
         for _ in range(int(cfg.workers) - 1)
     ]
     try:
@@ -442,17 +433,16 @@ def search(cfg: DictConfig) -> int:
         return 0
     best = winner(study, problem)
     found = strategy_of(cfg, fields_of(best, cfg, problem.spec))
-    paths = write_winner(folder, found, problem.spec, cfg)
+    paths: list[Location] = [*write_winner(folder, found, problem.spec, cfg), folder / "trials.csv"]
     write_atomic(folder / "trials.csv", study.trials_dataframe().to_csv(index=False).encode())
-    paths += [folder / "trials.csv", *write_pictures(folder, study, problem, found)]
+    paths += write_pictures(folder, study, problem, found)
     console = Console(width=None if sys.stdout.isatty() else 140)
     states = {state.name.lower(): len(study.get_trials(deepcopy=False, states=(state,))) for state in FINISHED}
     console.print(f"{len(study.trials)} trials: {', '.join(f'{n} {state}' for state, n in states.items())}")
     told = {k: round(v, 4) if isinstance(v, float) else v for k, v in best.user_attrs.items() if k != "seconds"}
     console.print(f"best is trial {best.number}: {told}; on documents that the search never saw:")
     failed = final_score(cfg, folder, found)
-    for path in paths:
-        console.print(str(path), soft_wrap=True, highlight=False)
+    print_paths(console, paths)
     console.print(f"use it: python -m experiments.sweep --config-dir {folder} strategy=found", soft_wrap=True)
     return failed
 
@@ -461,9 +451,7 @@ def search(cfg: DictConfig) -> int:
 def main(cfg: DictConfig) -> None:
     """Search, and exit with 1 when a final cell failed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are in the table
-    if cfg.threads or cfg.workers > 1 or cfg.helper:
-        torch.set_num_threads(cfg.threads or max(1, torch.get_num_threads() // max(2, int(cfg.workers))))
-    _ = HydraConfig.get()
+    torch.set_num_threads(cfg.threads or max(1, torch.get_num_threads() // int(cfg.workers)))
     try:
         failed = search(cfg)
     except xt.ExtrapolateError as error:

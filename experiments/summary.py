@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,15 +106,22 @@ def draw(table: pd.DataFrame, results: Location, **options: Any) -> list[Locatio
     for path, frame in zip(paths, tables.values(), strict=True):
         write_atomic(path, frame.to_csv(index=False).encode())
     if table["length"].notna().any():
-        import matplotlib as mpl  # not before there is something to draw
+        paths += save_figures(results, figures(apart, tables, **options))
+    return paths
 
-        with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
-            for name, figure in figures(apart, tables, **options).items():
-                for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
-                    paths.append(results / f"{name}{suffix}")
-                    drawn = io.BytesIO()
-                    figure.savefig(drawn, format=suffix[1:], **how)
-                    write_atomic(paths[-1], drawn.getvalue())
+
+def save_figures(folder: Location, found: "Mapping[str, Figure]") -> list[Location]:
+    """Write each figure under its name as PNG and SVG."""
+    import matplotlib as mpl  # not before there is something to draw
+
+    paths = []
+    with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
+        for name, figure in found.items():
+            for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
+                paths.append(folder / f"{name}{suffix}")
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=suffix[1:], **how)
+                write_atomic(paths[-1], drawn.getvalue())
     return paths
 
 

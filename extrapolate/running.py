@@ -1,4 +1,4 @@
-"""How a model is run, whatever wraps it: its body, its mode, and the device that its input goes to."""
+"""How a model is run, whatever wraps it: its body, its mode, the device of its input, how much of its head at once."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+
+LOGITS_AT_ONCE = 2**24
+"""Logits held at a time (64 MiB in float32), whatever the length and the vocabulary are."""
 
 
 def body_of(model: Any) -> nn.Module:

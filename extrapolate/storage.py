@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,9 @@ def location(where: str | os.PathLike[str] | UPath) -> Location:
 def remove(folder: Location) -> None:
     """Delete a folder with all that is in it; nothing where there is none."""
     if isinstance(folder, Path):
-        aside = folder.with_name(f".{folder.name}.deleted")  # out of sight at once, also of who reads meanwhile
+        aside = folder.with_name(
+            f".{folder.name}.{uuid.uuid4().hex}"
+        )  # out of sight at once, also of who reads meanwhile
         with contextlib.suppress(FileNotFoundError):
             folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -116,11 +119,10 @@ def write_atomic(target: Location, content: bytes) -> None:
 
     An object store shows a file when all of it is there, and needs no file aside.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
     if not isinstance(target, Path):
-        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
         return
-    target.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:

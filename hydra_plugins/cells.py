@@ -21,7 +21,7 @@ log = logging.getLogger("extrapolate")
 class CellSweeper(BasicSweeper):
     """Every combination, as Hydra's own sweeper has it, planned (:mod:`experiments.planning`) and watched.
 
-    A job that dies with its process takes no other with it: those that never began are launched again.
+    A job that dies with its process takes no other with it: its neighbours are launched again.
     """
 
     def __init__(self, max_batch_size: int | None = None, params: dict[str, str] | None = None) -> None:
@@ -49,10 +49,10 @@ class CellSweeper(BasicSweeper):
             log.info(note)
         if not plan.jobs:
             raise ConfigCompositionException("the sweep is empty: one of " + " ".join(arguments) + " has no value")
-        folder = Path(self.config.hydra.sweep.dir)
+        folder = Path(config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self.config, folder / "multirun.yaml")
-        with overall(folder, plan.weights, shown=bool(self.config.get("progress", True))):
+        OmegaConf.save(config, folder / "multirun.yaml")
+        with overall(folder, plan.weights, shown=bool(config.get("progress", True))):
             size = self.max_batch_size or len(plan.jobs)
             done = [self._launch(folder, plan.jobs[i : i + size], i) for i in range(0, len(plan.jobs), size)]
         self._record_lost(folder, plan, load)

@@ -18,7 +18,7 @@ import extrapolate as xt
 from experiments import search as command
 from experiments.evolution import LongRoPEEvolution
 from experiments.search import SearchError, search, suggest
-from tests.test_sweep import corpus
+from tests.test_sweep import corpus, of_tiny
 
 __all__ = ["corpus"]
 
@@ -36,12 +36,7 @@ def _conf() -> Iterator[None]:
 @pytest.fixture
 def settings(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> list[str]:
     return [
-        "model=hf",
-        f"model.path={checkpoint_folder}",
-        "model.dtype=float32",
-        "model.device=cpu",
-        "data=local",
-        f"data.source.path={corpus}",
+        *of_tiny(checkpoint_folder, corpus),
         "search_documents=[0.txt,1.txt]",
         "final_documents=[2.txt]",
         "target=256",

@@ -58,7 +58,22 @@ def cell(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> Iterator[Comp
         yield composed
 
 
-def settings(tmp_path: Path, checkpoint: Path, corpus: Path) -> list[str]:
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[xt.Checkpoint]:
+    """Checkpoints whose model was loaded, one entry a time."""
+    found: list[xt.Checkpoint] = []
+    original = xt.Checkpoint.model
+
+    def counted(checkpoint: xt.Checkpoint, head: str) -> Any:
+        found.append(checkpoint)
+        return original(checkpoint, head)
+
+    monkeypatch.setattr(xt.Checkpoint, "model", counted)
+    return found
+
+
+def of_tiny(checkpoint: Path, corpus: Path) -> list[str]:
+    """Overrides for the tiny checkpoint and texts."""
     return [
         "model=hf",
         f"model.path={checkpoint}",
@@ -66,6 +81,12 @@ def settings(tmp_path: Path, checkpoint: Path, corpus: Path) -> list[str]:
         "model.device=cpu",
         "data=local",
         f"data.source.path={corpus}",
+    ]
+
+
+def settings(tmp_path: Path, checkpoint: Path, corpus: Path) -> list[str]:
+    return [
+        *of_tiny(checkpoint, corpus),
         "data.documents=2",
         "evaluation.lengths=[16,64,256]",
         f"results={tmp_path / 'results'}",
@@ -368,16 +389,8 @@ def test_plain_does_not_depend_on_the_factor(tmp_path: Path, cell: Compose) -> N
 
 
 def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
-    cell: Compose, monkeypatch: pytest.MonkeyPatch
+    cell: Compose, loads: list[xt.Checkpoint]
 ) -> None:
-    loads: list[Any] = []
-    original = xt.Checkpoint.model
-
-    def counted(checkpoint: xt.Checkpoint, head: str) -> Any:
-        loads.append(checkpoint)
-        return original(checkpoint, head)
-
-    monkeypatch.setattr(xt.Checkpoint, "model", counted)
     for strategy in ("plain", "yarn", "ntk"):
         job.run_cell(cell(f"strategy={strategy}"))
     assert len(loads) == 1
@@ -777,16 +790,8 @@ def test_a_cell_that_takes_too_long_is_recorded_and_the_next_one_runs(
 
 
 def test_what_cannot_fit_is_skipped_with_what_would(
-    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch, loads: list[xt.Checkpoint]
 ) -> None:
-    loads: list[Any] = []
-    original = xt.Checkpoint.model
-
-    def load(checkpoint: xt.Checkpoint, head: str) -> Any:
-        loads.append(head)
-        return original(checkpoint, head)
-
-    monkeypatch.setattr(xt.Checkpoint, "model", load)
     monkeypatch.setattr(job, "free_memory", lambda _: 2**19)
     eager = ["strategy=yarn", "evaluation.lengths=[16,256]", "model.attn_implementation=eager"]
     outcome = job.run_cell(cell(*eager))

@@ -9,10 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from extrapolate.errors import EvaluationError
-from extrapolate.running import body_of, evaluating, input_device
-
-LOGITS_AT_ONCE = 2**24
-"""Logits held at a time (64 MiB in float32), whatever the length and the vocabulary are."""
+from extrapolate.running import LOGITS_AT_ONCE, body_of, evaluating, input_device
 
 Progress = Callable[[float], None]
 """Called with the tokens done since the last call; layers count as fractions of a pass."""

@@ -110,7 +110,8 @@ class Ledger:
 
     def clear_failure(self, request: str) -> None:
         """Forget an earlier failure of a request that has succeeded now."""
-        remove(self.root / FAILURES / request)
+        with contextlib.suppress(OSError):  # no success is lost over it
+            remove(self.root / FAILURES / request)
 
     def losses(self, key: str) -> dict[str, Tensor]:
         """What a finished cell measured, as its evaluation's ``measure`` names it; ``scores`` takes it back.

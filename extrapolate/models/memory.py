@@ -11,14 +11,10 @@ from typing import Any
 
 import psutil
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from extrapolate.evaluation.losses import LOGITS_AT_ONCE
-
-BLOCK = 1024
-"""Queries at a time of attention in bands."""
-
-MEMORY_HEADS = {"causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
+from extrapolate.models.attention import BLOCK
+from extrapolate.models.load import HEADS
+from extrapolate.running import LOGITS_AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class Footprint:
     def weights(self, head: str = "causal") -> int:
         """Bytes of the weights, counted on a model without storage."""
         with torch.device("meta"):
-            model = MEMORY_HEADS[head].from_config(self.config)
+            model = HEADS[head].from_config(self.config)
         size = self.dtype.itemsize
         return sum(parameter.numel() * size for parameter in model.parameters())
 
