@@ -75,6 +75,13 @@ def write_folder(target: Location, files: Mapping[str, bytes]) -> None:
         (target / name).write_bytes(content)
 
 
+def remove_asides(target: Location) -> None:
+    """Delete what a process that was killed while it wrote ``target`` left beside it; only where nobody writes it."""
+    if isinstance(target, Path):
+        for aside in target.parent.glob(f".{target.name}.*"):
+            shutil.rmtree(aside, ignore_errors=True)
+
+
 def cache_dir(*parts: str) -> Path:
     """A folder under the user's cache, ``$EXTRAPOLATE_CACHE`` when set; made on first use."""
     root = os.environ.get("EXTRAPOLATE_CACHE") or platformdirs.user_cache_dir("extrapolate")

@@ -681,17 +681,21 @@ def test_two_sweeps_on_one_folder_compute_every_cell_once(
 def test_killed_at_random_moments_a_sweep_loses_and_repeats_nothing(
     tmp_path: Path, checkpoint_folder: Path, corpus: Path
 ) -> None:
+    # case 50, thirty times: while a random one of the cells left is read, computed or written
     moments = random.Random(0)
-    arguments = ["-m", "strategy=linear,ntk,yarn", "factor=2,4", *settings(tmp_path, checkpoint_folder, corpus)]
+    arguments = ["-m", "strategy=linear,ntk,yarn", "factor=2,3,4,8", *settings(tmp_path, checkpoint_folder, corpus)]
     arguments += ["evaluation.lengths=[64,2000]"]
-    started = time.monotonic()
     run(tmp_path, *arguments, f"results={tmp_path / 'whole'}")
-    whole = time.monotonic() - started
-    expected = xt.read_results(tmp_path / "whole").drop(columns=MEASURED)
-    kills = 0
+    whole = xt.read_results(tmp_path / "whole")
+    expected = whole.drop(columns=MEASURED)
+    stamps = pd.to_datetime(whole.groupby("key")["finished"].first())
+    span = (stamps.max() - stamps.min()).total_seconds() / 11  # of one cell
+    kills, killed_writing = 0, 0
     for sweep in range(10):
         folder = tmp_path / str(sweep)
-        for _ in range(3):
+        for kill in range(3):
+            kept = finished(folder)
+            until = moments.randint(len(kept), min(len(kept) + 3, 11))
             process = subprocess.Popen(
                 command(*arguments, f"results={folder}"),
                 cwd=tmp_path,
@@ -699,16 +703,31 @@ def test_killed_at_random_moments_a_sweep_loses_and_repeats_nothing(
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            time.sleep(moments.uniform(0.3, 0.7) * whole)  # the first run also fills caches, so it is the longest
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                if kill == 2 and any((folder / "cells").glob(".*")):  # every third while it writes
+                    break
+                if kill < 2 and len(finished(folder)) >= until and any((folder / "claims").glob("[!.]*")):
+                    time.sleep(moments.uniform(0, span))
+                    break
             kills += process.poll() is None
             process.kill()
             process.wait()
-        kept = len(list((folder / "cells").glob("[!.]*"))) if folder.exists() else 0
+            assert kept <= finished(folder), "what was finished is lost"
+            killed_writing += any((folder / "cells").glob(".*"))
+        kept = finished(folder)
         resumed = run(tmp_path, *arguments, f"results={folder}")
-        assert f"{6 - kept} computed, {kept} reused, 0 failed" in resumed.stdout
+        assert f"{12 - len(kept)} computed, {len(kept)} reused, 0 failed" in resumed.stdout
         pd.testing.assert_frame_equal(xt.read_results(folder).drop(columns=MEASURED), expected)
         assert not list(folder.rglob("claims/[!.]*"))
-    assert kills >= 10
+        assert not list((folder / "cells").glob(".*")), "nothing half-written stays"
+        print(f"sweep {sweep}: {len(kept)} of 12 cells kept over three kills, {12 - len(kept)} computed after them")
+    print(f"{kills} kills, {killed_writing} of them left a cell half-written")
+    assert kills >= 28
+
+
+def finished(folder: Path) -> set[str]:
+    return {path.name for path in (folder / "cells").glob("[!.]*")}
 
 
 @pytest.mark.slow

@@ -180,6 +180,7 @@ def _pieces(band: Band, queries: Tensor, keys: Tensor, window: int) -> list[tupl
     """For each block of queries the runs of keys that all of them see, and those that some see, with a mask."""
     masks: dict[bytes, Tensor] = {}  # most blocks have the same
     found = []
+    queries, keys = queries.int(), keys.int()  # half the memory of their differences
     for part in torch.split(queries, BLOCK):
         end = int(torch.searchsorted(keys, part[-1], right=True))  # no key after the last query
         query, key = part[:, None], keys[None, :end]

@@ -16,6 +16,9 @@ from extrapolate.models.attention import BLOCK
 from extrapolate.models.load import HEADS
 from extrapolate.running import LOGITS_AT_ONCE
 
+INDEX = 8
+"""Bytes of an index."""
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -46,10 +49,7 @@ class Footprint:
 
     def activations(self, length: int) -> int:
         """Bytes beside the weights at the widest moment of a pass over ``length`` tokens a row."""
-        body, head = self._layer(length), self._head(length)
-        # the C library keeps much of what small tensors gave back: of the narrower phase about half stays
-        kept = min(body, head) // 2 if self.device == "cpu" else 0
-        return max(body, head) + kept
+        return max(self._layer(length), self._head(length))
 
     def longest(self, available: int, below: int) -> int:
         """The longest length, at most ``below``, whose activations fit into so many bytes; 0 when none does."""
@@ -59,41 +59,57 @@ class Footprint:
             low, high = (middle, high) if self.activations(middle) <= available else (low, middle - 1)
         return low
 
-    def _sizes(self) -> tuple[int, int, int, int, int]:
-        """Hidden, widest MLP, all query heads, all key heads, vocabulary: entries a token."""
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """Hidden, all query heads, all key heads, vocabulary: entries a token."""
         text = self.config.get_text_config()
         heads = int(text.num_attention_heads)
         width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
         keys = int(getattr(text, "num_key_value_heads", None) or heads)
-        experts = int(getattr(text, "num_experts_per_tok", None) or 1)
-        wide = getattr(text, "moe_intermediate_size", None)
-        mlp = max(int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size), int(wide or 0) * experts)
-        return int(text.hidden_size), mlp, heads * width, keys * width, int(text.vocab_size)
+        return int(text.hidden_size), heads * width, keys * width, int(text.vocab_size)
+
+    def _feed_forward(self, length: int) -> int:
+        """The MLP of one decoder layer, or its experts, which transformers runs for all tokens at once."""
+        size, tokens = self.dtype.itemsize, self.batch * length
+        text, (hidden, *_) = self.config.get_text_config(), self._sizes()
+        mlp = int(getattr(text, "intermediate_size", None) or 4 * hidden)
+        dense = 3 * mlp * tokens * size  # gate, up and their product
+        chosen = int(getattr(text, "num_experts_per_tok", None) or 0)
+        expert = int(getattr(text, "moe_intermediate_size", None) or mlp)
+        # each choice of a token: its state, gate and up, activation and product; later four states; the order
+        routed = tokens * chosen * (size * max(hidden + 4 * expert, 4 * hidden) + 5 * INDEX)
+        return max(dense, routed)
+
+    def _attention(self, length: int) -> int:
+        """Attention of one decoder layer."""
+        size, tokens = self.dtype.itemsize, self.batch * length
+        _, queries, keys, _ = self._sizes()
+        if self.bands:
+            planned = BLOCK * length * (4 + 3)  # distances of a block of queries to all keys, and what is covered
+            # all keys for each band, in float32 meanwhile; the output; a block's parts in float32, and its masks
+            rotated = tokens * (keys * (self.bands * size + 12) + queries * size)
+            block = min(BLOCK, length) * (self.batch * queries * (3 * size + 20) + 4 * BLOCK * (size + 1))
+            return tokens * size * (queries + 2 * keys) + max(planned, rotated + block)
+        # queries with the three parts of their rotation and the output, keys and values
+        heads = tokens * size * (5 * queries + 3 * keys)
+        if self.attn_implementation != "eager":
+            return heads
+        # scores with and without their mask, softmax in float32, its cast
+        entry = 8 if size == 4 else 3 * size + 4
+        return heads + length**2 * (self.batch * int(self.config.get_text_config().num_attention_heads) * entry + size)
 
     def _layer(self, length: int) -> int:
-        """The wider of attention and MLP in one decoder layer."""
+        """The widest moment of one decoder layer, with the embeddings, the residual before and behind, and its norm."""
         size, tokens = self.dtype.itemsize, self.batch * length
-        hidden, mlp, queries, keys, _ = self._sizes()
-        # beside the residual and its norm: gate, up and their product
-        feed_forward = tokens * size * (2 * hidden + 3 * mlp)
-        # queries with the three parts of their rotation and the output, keys and values
-        attention = tokens * size * (2 * hidden + 5 * queries + 3 * keys)
-        if self.bands:  # keys rotated for each band, in float32 meanwhile, and masks for a block of queries
-            attention += tokens * keys * (self.bands * size + 12) + 2 * BLOCK * length * (size + 1)
-        elif self.attn_implementation == "eager":  # scores with and without their mask, softmax in float32, its cast
-            heads = int(self.config.get_text_config().num_attention_heads)
-            entry = 8 if size == 4 else 3 * size + 4
-            attention += self.batch * heads * length**2 * entry + length**2 * size
-        norm = tokens * hidden * (2 * size + 8)
-        return max(feed_forward, attention, norm)
+        hidden, *_ = self._sizes()
+        states = 4 * tokens * hidden * size
+        return states + max(self._feed_forward(length), self._attention(length), tokens * hidden * 8)
 
     def _head(self, length: int) -> int:
         """Hidden states and a slice of logits, their float32 copy and their log-softmax."""
         size = self.dtype.itemsize
-        hidden, *_, vocabulary = self._sizes()
+        hidden, _, _, vocabulary = self._sizes()
         slices = min(LOGITS_AT_ONCE, self.batch * length * vocabulary) * (8 + (size if size < 4 else 0))
-        reordered = vocabulary * hidden * size if self.device == "cpu" and size < 4 else 0  # for the matrix kernel
-        return 2 * self.batch * length * hidden * size + slices + reordered
+        return 2 * self.batch * length * hidden * size + slices
 
 
 def free_memory(device: str) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor
 from extrapolate.errors import ResultError
 from extrapolate.results.claims import claimed
 from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, to_table
-from extrapolate.storage import Location, digest, location, remove, write_folder
+from extrapolate.storage import Location, digest, location, remove, remove_asides, write_folder
 
 CELLS, FAILURES, CLAIMS = "cells", "failures", "claims"
 RECORD, SCORES, LOSSES, TRACEBACK = "cell.json", "scores.parquet", "losses.safetensors", "traceback.txt"
@@ -55,7 +55,8 @@ class Ledger:
             warnings.warn(f"{folder} is damaged ({problem}); its cell is computed again", stacklevel=2)
         return problem is None
 
-    def claim(self, key: str, waiting: Callable[[str], None] | None = None) -> contextlib.AbstractContextManager[bool]:
+    @contextlib.contextmanager
+    def claim(self, key: str, waiting: Callable[[str], None] | None = None) -> Iterator[bool]:
         """A context in which this process alone computes a cell; False in it when another finished it meanwhile.
 
         Args:
@@ -66,7 +67,10 @@ class Ledger:
             ResultError: when the folder cannot be written.
         """
         folder = self.root / CELLS / key
-        return claimed(self.root / CLAIMS / key, lambda: folder.exists() and _damage(folder) is None, waiting)
+        with claimed(self.root / CLAIMS / key, lambda: folder.exists() and _damage(folder) is None, waiting) as mine:
+            if mine:
+                remove_asides(folder)
+            yield mine
 
     def write(
         self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Tensor]
