@@ -7,9 +7,11 @@ python -m experiments.benchmark
 """
 
 import json
+import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -141,7 +143,6 @@ def load(cfg: DictConfig) -> list[dict[str, Any]]:  # noqa: ARG001
         xt.load_model("smollm2", dtype="bfloat16")
 
     def anew() -> None:
-        import tempfile
         from unittest import mock
 
         with tempfile.TemporaryDirectory() as empty, mock.patch.dict("os.environ", EXTRAPOLATE_CACHE=empty):
@@ -153,6 +154,29 @@ def load(cfg: DictConfig) -> list[dict[str, Any]]:  # noqa: ARG001
         row("second load of the GGUF model", seconds["cached"], "s", "below 6"),
         row("first load / second load", seconds["anew"] / seconds["cached"], "×", ""),
     ]
+
+
+def sweep(cfg: DictConfig) -> list[dict[str, Any]]:
+    """What a sweep of 12 cells of SmolLM2 takes beside its measurements: imports, loading, writing, tables, figures."""
+    lengths = [cfg.sweep_length // 4, cfg.sweep_length]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "experiments.sweep", "-m", "strategy=linear,ntk,yarn", "factor=2,4,8,16"]
+        command += ["model=smollm2", "model.dtype=bfloat16", "data.documents=1", f"evaluation.lengths={lengths}"]
+        started = time.perf_counter()
+        subprocess.run([*command, f"results={folder}/results"], cwd=folder, env=here(), check=True, capture_output=True)
+        whole = time.perf_counter() - started
+        cells = xt.read_results(f"{folder}/results").groupby("key")["seconds"].first()
+    assert len(cells) == 12
+    what = f"sweep of 12 cells to {cfg.sweep_length:,} tokens"
+    return [
+        row(f"{what}: time that is no measurement", 100 * (whole - cells.sum()) / whole, "%", "at most 3"),
+        row(f"{what}: its measurements", cells.sum(), "s", ""),
+    ]
+
+
+def here() -> dict[str, str]:
+    """The environment of a command that finds these modules from another folder."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def alternate(sides: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
@@ -189,7 +213,7 @@ def main(cfg: DictConfig) -> None:
     """Run the benchmarks, print and store them."""
     transformers.utils.logging.disable_progress_bar()
     console = Console()
-    every = {"curve": curve, "memory": memory, "bands": bands, "vocabulary": vocabulary, "load": load}
+    every = {"curve": curve, "memory": memory, "bands": bands, "vocabulary": vocabulary, "load": load, "sweep": sweep}
     names = list(cfg.only) if cfg.only else list(every)
     unknown = set(names) - set(every)
     if unknown:

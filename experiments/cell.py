@@ -278,7 +278,10 @@ def record_lost(cfg: DictConfig) -> None:
 
 def _request(cfg: DictConfig) -> str:
     # of the YAML text, because what was asked for may be no JSON value (factor=nan)
-    return digest([OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST])[:24]
+    asked: list[Any] = [OmegaConf.to_yaml(cfg[name], resolve=True) for name in REQUEST]
+    if cfg.layers is not None:
+        asked.append(str(cfg.layers))
+    return digest(asked)[:24]
 
 
 def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Document]:

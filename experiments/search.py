@@ -105,6 +105,7 @@ def suggest(trial: Any, space: DictConfig, spec: xt.RopeSpec, factor: float) -> 
             # never falling, whatever a sampler proposes
             found[name] = sorted(trial.suggest_float(n, low, high, step=step) for n in names)
         elif {"low", "high"} <= set(kind):
+            kind["low"] = math.ceil(factor) if kind["low"] is None else kind["low"]
             whole = all(isinstance(kind[end], int) for end in ("low", "high"))
             found[name] = (trial.suggest_int if whole else trial.suggest_float)(name, **kind)
         else:

@@ -98,6 +98,14 @@ def test_the_readmes_commands_exist() -> None:
         assert (ROOT / link).exists(), link
 
 
+@pytest.mark.parametrize("group", ["model", "strategy", "data", "evaluation", "experiment"])
+def test_the_readme_names_every_option_of_a_group(group: str) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^\| `{group}` \| (.*) \|$", readme, re.MULTILINE)
+    options = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
+    assert options <= set(re.findall(r"`(\w+)`", line))
+
+
 def test_ci_calls_the_readmes_test_command() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "make check" in script
