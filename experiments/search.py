@@ -12,6 +12,8 @@ import contextlib
 import json
 import logging
 import math
+import os
+import platform
 import subprocess
 import sys
 import time
@@ -240,7 +242,8 @@ def _value(trial: optuna.Trial, problem: Problem) -> float | tuple[float, float]
 
 
 def _note(trial: optuna.Trial, short: float, target: float, started: float) -> None:
-    for name, value in (("short", short), ("target", target), ("seconds", time.perf_counter() - started)):
+    noted = {"short": short, "target": target, "seconds": time.perf_counter() - started}
+    for name, value in {**noted, "worker": f"{platform.node()}:{os.getpid()}"}.items():
         trial.set_user_attr(name, value)
 
 
@@ -294,7 +297,10 @@ def write_pictures(folder: Path, study: optuna.Study, problem: Problem, found: x
     if not found.changes_positions:
         others = [xt.YaRN(factor=cfg.factor), xt.NTK(factor=cfg.factor)]
         title = f"found for {cfg.model.path} at {cfg.target:,} tokens"
-        pictures["factors"] = xt.plots.frequencies([found, *others], problem.spec, int(cfg.target), title=title)
+        labels = [f"found: {found.label}", *(strategy.label for strategy in others)]
+        pictures["factors"] = xt.plots.frequencies(
+            [found, *others], problem.spec, int(cfg.target), title=title, labels=labels
+        )
     importance = importances(study, problem)
     if importance:
         pictures["importance"] = _bars(importance)
@@ -324,7 +330,7 @@ def _bars(importance: Mapping[str, float]) -> Figure:
     figure = Figure(figsize=(5.2, max(2.2, 0.2 * len(names) + 1.0)), layout="constrained")
     axes = figure.add_subplot()
     axes.barh(names, [importance[name] for name in names], color=COLOURS[0])
-    axes.invert_yaxis()
+    axes.set_ylim(len(names) - 0.4, -0.6)  # the first on top
     axes.set_xlabel("share of the variance it explains")
     axes.tick_params(axis="y", labelsize=7)
     plain_frame(axes, grid="x")
@@ -440,7 +446,11 @@ def search(cfg: DictConfig) -> int:
     console = Console(width=None if sys.stdout.isatty() else 140)
     states = {state.name.lower(): len(study.get_trials(deepcopy=False, states=(state,))) for state in FINISHED}
     console.print(f"{len(study.trials)} trials: {', '.join(f'{n} {state}' for state, n in states.items())}")
-    told = {k: round(v, 4) if isinstance(v, float) else v for k, v in best.user_attrs.items() if k != "seconds"}
+    told = {
+        k: round(v, 4) if isinstance(v, float) else v
+        for k, v in best.user_attrs.items()
+        if k not in ("seconds", "worker")
+    }
     console.print(f"best is trial {best.number}: {told}; on documents that the search never saw:")
     failed = final_score(cfg, folder, found)
     print_paths(console, paths)

@@ -18,7 +18,7 @@ import extrapolate as xt
 from experiments import search as command
 from experiments.evolution import LongRoPEEvolution
 from experiments.search import SearchError, search, suggest
-from tests.test_sweep import corpus, of_tiny
+from tests.test_sweep import corpus, of_tiny, run
 
 __all__ = ["corpus"]
 
@@ -234,6 +234,25 @@ def test_what_cannot_reach_the_target_is_recorded_and_a_front_has_two_objectives
     done = trials[trials["state"] == "COMPLETE"]
     assert done[["values_0", "values_1"]].notna().all(axis=None)
     assert (done["values_0"] == done["user_attrs_target"]).all()
+
+
+@pytest.mark.sweeps
+def test_workers_share_a_search(tmp_path: Path, settings: list[str]) -> None:
+    """Two processes, one study: both work, no trial twice, and at most one more than asked for."""
+    bigger = ["target=2000", "short=500", "targets=100", "factor=32", "trials=80", "workers=2"]
+    done = run(tmp_path, "search=yarn", *settings, *bigger, module="experiments.search")
+    trials = pd.read_csv(tmp_path / "search" / "trials.csv")
+    finished = trials[trials["state"].isin(["COMPLETE", "PRUNED", "FAIL"])]
+    assert 80 <= len(finished) <= 81
+    assert trials["number"].is_unique
+    assert finished["user_attrs_worker"].nunique() == 2
+    assert f"{len(trials)} trials" in done.stdout
+
+
+def test_the_least_group_is_the_factor() -> None:
+    trial = optuna.create_study().ask()
+    suggest(trial, composed("self_extend").space, SPEC, 7.5)
+    assert trial.distributions["group"] == optuna.distributions.IntDistribution(8, 64, log=True)
 
 
 @pytest.mark.parametrize(

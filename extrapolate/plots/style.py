@@ -78,4 +78,5 @@ def tokens_axis(axes: Axes) -> None:
 def plain_frame(axes: Axes, *, grid: Literal["both", "x", "y"] = "both") -> None:
     """A light grid, and no frame above and right."""
     axes.grid(True, axis=grid, which="major", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -56,7 +56,14 @@ def relative_positions(strategy: Strategy, spec: RopeSpec, length: int, *, title
     return figure
 
 
-def frequencies(strategies: Sequence[Strategy], spec: RopeSpec, length: int, *, title: str | None = None) -> Figure:
+def frequencies(
+    strategies: Sequence[Strategy],
+    spec: RopeSpec,
+    length: int,
+    *,
+    title: str | None = None,
+    labels: Sequence[str] | None = None,
+) -> Figure:
     """How much each strategy slows each rotary pair for a text of some length.
 
     Args:
@@ -64,6 +71,7 @@ def frequencies(strategies: Sequence[Strategy], spec: RopeSpec, length: int, *, 
         spec: of the checkpoint.
         length: tokens of the text, for strategies that follow it.
         title: above the axes.
+        labels: of the curves, in place of the strategies' own.
 
     Returns:
         A figure of one axes, 6.4 by 4.2 inches, fastest pair left; wider with a legend beside it for more than eight.
@@ -77,11 +85,12 @@ def frequencies(strategies: Sequence[Strategy], spec: RopeSpec, length: int, *, 
     crowded = len(strategies) > len(COLOURS)
     figure = Figure(figsize=(8.0, 4.2) if crowded else (6.4, 4.2), layout="constrained")
     axes = figure.add_subplot()
-    for i, strategy in enumerate(strategies):
+    named = zip(strategies, labels or [strategy.label for strategy in strategies], strict=True)
+    for i, (strategy, label) in enumerate(named):
         table = rotary_pairs(strategy, spec, length)
         slowed = table["slowed"].replace(np.inf, np.nan)
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
-        axes.plot(table["pair"], slowed, color=colour, linestyle=style, linewidth=1.5, label=strategy.label)
+        axes.plot(table["pair"], slowed, color=colour, linestyle=style, linewidth=1.5, label=label)
     turning = int(table["finishes"].sum())
     if turning < len(table):
         axes.axvline(turning - 0.5, color="0.35", linewidth=1, linestyle="--", zorder=0)
