@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import pandas as pd
 import torch
 import transformers
 from hydra.utils import to_absolute_path
@@ -159,19 +160,44 @@ def load(cfg: DictConfig) -> list[dict[str, Any]]:  # noqa: ARG001
 def sweep(cfg: DictConfig) -> list[dict[str, Any]]:
     """What a sweep of 12 cells of SmolLM2 takes beside its measurements: imports, loading, writing, tables, figures."""
     lengths = [cfg.sweep_length // 4, cfg.sweep_length]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "experiments.sweep", "-m", "strategy=linear,ntk,yarn", "factor=2,4,8,16"]
-        command += ["model=smollm2", "model.dtype=bfloat16", "data.documents=1", f"evaluation.lengths={lengths}"]
-        started = time.perf_counter()
-        subprocess.run([*command, f"results={folder}/results"], cwd=folder, env=here(), check=True, capture_output=True)
-        whole = time.perf_counter() - started
-        cells = xt.read_results(f"{folder}/results").groupby("key")["seconds"].first()
+    settings = ["model=smollm2", "model.dtype=bfloat16", "data.documents=1", f"evaluation.lengths={lengths}"]
+    whole, cells = swept("strategy=linear,ntk,yarn", "factor=2,4,8,16", *settings)
     assert len(cells) == 12
     what = f"sweep of 12 cells to {cfg.sweep_length:,} tokens"
     return [
         row(f"{what}: time that is no measurement", 100 * (whole - cells.sum()) / whole, "%", "at most 3"),
         row(f"{what}: its measurements", cells.sum(), "s", ""),
     ]
+
+
+def processes(cfg: DictConfig) -> list[dict[str, Any]]:
+    """Two joblib processes of half the cores each against one process of all, over 8 cells of the bundled model."""
+    settings = ["strategy=ntk,yarn", "factor=2,4,8,16", "model=bundled", "data.documents=2"]
+    settings.append(f"evaluation.lengths=[{cfg.processes_length}]")
+
+    def side(name: str) -> Callable[[], None]:
+        def run() -> None:
+            _, cells = swept(*settings, f"hydra/launcher={name}")
+            assert len(cells) == 8
+
+        return run
+
+    seconds = alternate({name: side(name) for name in ("basic", "joblib")}, cfg.repeats)
+    what = f"sweep of 8 cells of the bundled model to {cfg.processes_length:,} tokens"
+    return [
+        row(f"{what}: two processes / one", seconds["joblib"] / seconds["basic"], "×", "at most 1"),
+        row(f"{what}: one process", seconds["basic"], "s", ""),
+    ]
+
+
+def swept(*arguments: str) -> tuple[float, pd.Series]:
+    """Seconds that a sweep took, imports included, and those of its cells' measurements."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "experiments.sweep", "-m", *arguments, f"results={folder}/results"]
+        started = time.perf_counter()
+        subprocess.run(command, cwd=folder, env=here(), check=True, capture_output=True)
+        whole = time.perf_counter() - started
+        return whole, xt.read_results(f"{folder}/results").groupby("key")["seconds"].first()
 
 
 def here() -> dict[str, str]:
@@ -213,7 +239,8 @@ def main(cfg: DictConfig) -> None:
     """Run the benchmarks, print and store them."""
     transformers.utils.logging.disable_progress_bar()
     console = Console()
-    every = {"curve": curve, "memory": memory, "bands": bands, "vocabulary": vocabulary, "load": load, "sweep": sweep}
+    every = {"curve": curve, "memory": memory, "bands": bands, "vocabulary": vocabulary, "load": load}
+    every |= {"sweep": sweep, "processes": processes}
     names = list(cfg.only) if cfg.only else list(every)
     unknown = set(names) - set(every)
     if unknown:

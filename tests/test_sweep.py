@@ -589,12 +589,23 @@ def test_losses_that_are_not_finite_are_stored_and_marked(
 # The command
 
 
-@pytest.mark.parametrize("chdir", [True, False])
-def test_the_command_from_relative_paths(tmp_path: Path, checkpoint_folder: Path, corpus: Path, chdir: bool) -> None:
+@pytest.mark.parametrize(
+    ("chdir", "launcher"),
+    [
+        (True, "basic"),
+        (False, "basic"),
+        pytest.param(True, "joblib", marks=pytest.mark.sweeps),
+        pytest.param(False, "joblib", marks=pytest.mark.sweeps),
+    ],
+)
+def test_the_command_from_relative_paths(
+    tmp_path: Path, checkpoint_folder: Path, corpus: Path, chdir: bool, launcher: str
+) -> None:
     # case 52: a model path with slashes, a list of lengths, relative paths, jobs that change directory
     relative = Path(os.path.relpath(checkpoint_folder, tmp_path))
     arguments = settings(Path(), relative, Path(corpus.name))
-    done = run(tmp_path, "-m", "strategy=plain,yarn", "factor=2,4", *arguments, f"hydra.job.chdir={chdir}")
+    how = [f"hydra.job.chdir={chdir}", f"hydra/launcher={launcher}"]
+    done = run(tmp_path, "-m", "strategy=plain,yarn", "factor=2,4", *arguments, *how)
     assert "3 computed, 0 reused, 0 failed" in done.stdout  # plain has no factor
     for name in ("scores.csv", "perplexity_by_length.png", "perplexity_by_length.svg"):
         assert (tmp_path / "results" / name).stat().st_size > 1000
