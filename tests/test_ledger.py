@@ -1,5 +1,6 @@
 """The ledger: a cell is whole or absent, found by everything that can change its numbers and by nothing else."""
 
+import hashlib
 import json
 import math
 import multiprocessing
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -137,6 +139,33 @@ def test_a_cell_of_a_newer_schema_is_left_alone(ledger: xt.Ledger) -> None:
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 99}))
     with pytest.warns(UserWarning, match="schema 99 is newer"):
         assert xt.read_results(ledger.root).empty
+
+
+def test_a_cell_of_an_earlier_release_is_read(ledger: xt.Ledger) -> None:
+    """One that 0.2.0 wrote and that is kept as it was: what a later release must still read."""
+    stored = Path(__file__).parent / "cells" / "0.2.0"
+    key = json.loads((stored / "cell.json").read_text())["key"]
+    shutil.copytree(stored, ledger.root / "cells" / key)
+    assert ledger.finished(key)
+    table = xt.read_results(ledger.root)
+    assert list(table.columns) == [name for name, _, _ in COLUMNS]
+    assert table["length"].tolist() == [64, 128]
+    assert table["nll_mean"].tolist() == [3.0, 3.0]
+    assert table["label"].unique().tolist() == ["yarn ×4"]
+    assert torch.equal(ledger.losses(key)["window_128"], torch.full((2, 128), 3.0))
+
+
+def test_columns_that_an_earlier_release_did_not_have_are_empty(ledger: xt.Ledger) -> None:
+    folder = store(ledger)
+    table = pq.read_table(folder / "scores.parquet").drop_columns(["depth", "status"])
+    pq.write_table(table, folder / "scores.parquet")
+    content = (folder / "scores.parquet").read_bytes()
+    record = json.loads((folder / "cell.json").read_text())
+    record["files"]["scores.parquet"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "cell.json").write_text(json.dumps({**record, "schema": record["schema"] - 1}))
+    read = xt.read_results(ledger.root)
+    assert read[["depth", "status"]].isna().all(axis=None)
+    assert read["nll_sum"].tolist() == [192.0, 384.0]
 
 
 def test_a_failure_is_recorded_with_its_traceback_and_forgotten_when_it_succeeds(ledger: xt.Ledger) -> None:

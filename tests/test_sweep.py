@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+from huggingface_hub import HfApi
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
@@ -843,6 +844,25 @@ def test_what_cannot_fit_is_skipped_with_what_would(
     assert "no length fits" in job.run_cell(cell("strategy=ntk"))["error_message"]
     assert results_command.main(["retry", "--results", str(tmp_path / "results"), "--force"]) == 0
     assert set(results(tmp_path)["status"]) == {"ok"}
+
+
+def test_a_hub_that_cannot_be_reached_is_a_recorded_outcome(
+    tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(HfApi, "model_info", unreachable)
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    model = job.run_cell(cell("strategy=plain", "model.path=meta-llama/Llama-2-7b-hf"))
+    data = job.run_cell(cell("strategy=plain", "data=pg19"))
+    assert [each["error_type"] for each in (model, data)] == ["LoadError", "DataError"]
+    for each in (model, data):
+        assert "the Hub cannot be reached from here" in each["error_message"]
+    assert job.run_cell(cell("strategy=plain"))["outcome"] == "computed"
+    assert sorted(results(tmp_path)["status"]) == ["failed"] * 2 * len(cell().evaluation.lengths) + ["ok"] * len(
+        cell().evaluation.lengths
+    )
 
 
 def test_memory_is_free_again_after_a_cell_that_ran_out_of_it(cell: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
