@@ -172,7 +172,7 @@ def sweep(cfg: DictConfig) -> list[dict[str, Any]]:
 
 def processes(cfg: DictConfig) -> list[dict[str, Any]]:
     """Two joblib processes of half the cores each against one process of all, over 8 cells of the bundled model."""
-    settings = ["strategy=ntk,yarn", "factor=2,4,8,16", "model=bundled", "data.documents=2"]
+    settings = ["strategy=ntk,yarn", "factor=2,4,8,16", "model=bundled", "data.documents=16"]
     settings.append(f"evaluation.lengths=[{cfg.processes_length}]")
 
     def side(name: str) -> Callable[[], None]:
@@ -183,7 +183,7 @@ def processes(cfg: DictConfig) -> list[dict[str, Any]]:
         return run
 
     seconds = alternate({name: side(name) for name in ("basic", "joblib")}, cfg.repeats)
-    what = f"sweep of 8 cells of the bundled model to {cfg.processes_length:,} tokens"
+    what = f"sweep of 8 cells of the bundled model, 16 documents to {cfg.processes_length:,} tokens"
     return [
         row(f"{what}: two processes / one", seconds["joblib"] / seconds["basic"], "×", "at most 1"),
         row(f"{what}: one process", seconds["basic"], "s", ""),
