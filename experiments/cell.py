@@ -123,6 +123,7 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
     }
     key = cell_key(identity)
     if ledger.finished(key):
+        ledger.forget_claim(key)
         log.info("%s: reused, finished earlier (cell %s)", label, key)
         return {"outcome": "reused", "key": key, "label": label}
 

@@ -212,7 +212,6 @@ def optimise(study: optuna.Study, problem: Problem) -> None:
         study.optimize(
             lambda trial: _value(trial, problem),
             callbacks=[MaxTrialsCallback(wanted, states=FINISHED), told],
-            catch=(xt.StrategyError, xt.EvaluationError),
         )
 
 
@@ -236,7 +235,7 @@ def _value(trial: optuna.Trial, problem: Problem) -> float | tuple[float, float]
                     raise optuna.TrialPruned
     except (xt.StrategyError, xt.EvaluationError) as error:
         trial.set_user_attr("error", str(error))
-        raise
+        raise optuna.TrialPruned(str(error)) from error  # samplers learn from it; of a failure they would not
     _note(trial, short, target, started)
     return (target, short) if pareto else problem.value(short, target)
 
@@ -445,7 +444,10 @@ def search(cfg: DictConfig) -> int:
     paths += write_pictures(folder, study, problem, found)
     console = Console(width=None if sys.stdout.isatty() else 140)
     states = {state.name.lower(): len(study.get_trials(deepcopy=False, states=(state,))) for state in FINISHED}
-    console.print(f"{len(study.trials)} trials: {', '.join(f'{n} {state}' for state, n in states.items())}")
+    counts = [f"{n} {state}" for state, n in states.items() if n]
+    refused = sum("error" in trial.user_attrs for trial in study.trials)
+    counts += [f"{refused} of them refused"] if refused else []
+    console.print(f"{len(study.trials)} trials: {', '.join(counts)}")
     told = {
         k: round(v, 4) if isinstance(v, float) else v
         for k, v in best.user_attrs.items()

@@ -122,6 +122,19 @@ def test_a_killed_owner_is_succeeded_at_once(tmp_path: Path) -> None:
         assert mine
 
 
+def test_of_a_finished_cell_the_claim_of_the_dead_is_forgotten_and_that_of_the_living_kept(tmp_path: Path) -> None:
+    path = tmp_path / "claims" / "key"
+    path.parent.mkdir()
+    claims.forget(path)  # nothing there
+    path.write_text(json.dumps({"token": "x", "host": socket.gethostname(), "pid": 2**22 + 1, "born": 0.0}))
+    claims.forget(path)
+    assert not path.exists()
+    with claimed(path, lambda: False):
+        before = path.read_text()
+        claims.forget(path)
+        assert path.read_text() == before
+
+
 def test_another_process_with_the_same_number_is_not_the_owner(tmp_path: Path) -> None:
     owned_by(tmp_path / "k")
     record = json.loads((tmp_path / "k").read_text())

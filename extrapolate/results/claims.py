@@ -67,7 +67,7 @@ def claimed(path: Location, done: Callable[[], bool], waiting: Callable[[str], N
     Raises:
         ResultError: when the claim cannot be written.
     """
-    claim: _Claim = _Linked(path) if isinstance(path, Path) else _Listed(path)
+    claim = _claim_at(path)
     told = False
     try:
         while not claim.take():
@@ -92,6 +92,17 @@ def claimed(path: Location, done: Callable[[], bool], waiting: Callable[[str], N
             beating.join()
         with contextlib.suppress(OSError):
             claim.release()
+
+
+def forget(path: Location) -> None:
+    """Delete the claim of an owner that is dead, such as one killed when what it claimed was done; others stay."""
+    with contextlib.suppress(OSError):  # nothing depends on it
+        if path.exists() and (claim := _claim_at(path)).take():
+            claim.release()
+
+
+def _claim_at(path: Location) -> _Claim:
+    return _Linked(path) if isinstance(path, Path) else _Listed(path)
 
 
 def _beat(claim: _Claim, stop: threading.Event) -> None:

@@ -16,7 +16,7 @@ import safetensors.torch
 from torch import Tensor
 
 from extrapolate.errors import ResultError
-from extrapolate.results.claims import claimed
+from extrapolate.results.claims import claimed, forget
 from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, to_table
 from extrapolate.storage import Location, digest, location, remove, remove_asides, write_folder
 
@@ -71,6 +71,10 @@ class Ledger:
             if mine:
                 remove_asides(folder)
             yield mine
+
+    def forget_claim(self, key: str) -> None:
+        """Delete what a process left that was killed when its cell was finished."""
+        forget(self.root / CLAIMS / key)
 
     def write(
         self, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Tensor]
