@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, int, xt.Strategy, dict[str, Any]]] = {
 }
 
 
-QUICK = ("bfloat16", "eager, float32", "two bands")
+QUICK = ("bfloat16", "eager, float32")
 """Cases of the default run; all others in ``make test-slow``."""
 
 

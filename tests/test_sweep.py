@@ -594,7 +594,7 @@ def test_losses_that_are_not_finite_are_stored_and_marked(
     ("chdir", "launcher"),
     [
         (True, "basic"),
-        (False, "basic"),
+        pytest.param(False, "basic", marks=pytest.mark.sweeps),
         pytest.param(True, "joblib", marks=pytest.mark.sweeps),
         pytest.param(False, "joblib", marks=pytest.mark.sweeps),
     ],
@@ -682,6 +682,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
     pd.testing.assert_frame_equal(tables[0], tables[1])
 
 
+@pytest.mark.sweeps
 def test_two_sweeps_on_one_folder_compute_every_cell_once(
     tmp_path: Path, checkpoint_folder: Path, corpus: Path
 ) -> None:
