@@ -216,7 +216,7 @@ def _check_memory(
         return
     longest, config = evaluation.longest, checkpoint.config()
     bands = len(strategy.bands(spec, longest)) if strategy.changes_attention else 0
-    room = Footprint(config, dtype, checkpoint.attn_implementation, bands, device=device)
+    room = Footprint(config, dtype, checkpoint.attn_implementation, bands)
     held = (checkpoint, content, evaluation.head) in HELD
     weights = 0 if held else room.weights(evaluation.head)
     if not held and HELD:

@@ -42,9 +42,8 @@ def location(where: str | os.PathLike[str] | UPath) -> Location:
 def remove(folder: Location) -> None:
     """Delete a folder with all that is in it; nothing where there is none."""
     if isinstance(folder, Path):
-        aside = folder.with_name(
-            f".{folder.name}.{uuid.uuid4().hex}"
-        )  # out of sight at once, also of who reads meanwhile
+        # out of sight at once, also of who reads meanwhile
+        aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
         with contextlib.suppress(FileNotFoundError):
             folder.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)

@@ -667,13 +667,13 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, checkpoint_fold
     process = subprocess.Popen(
         command(*arguments), cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    cells = tmp_path / "results" / "cells"
+    folder = tmp_path / "results"
     deadline = time.monotonic() + 120
-    while len(list(cells.glob("[!.]*"))) < 2 and time.monotonic() < deadline:
+    while len(finished(folder)) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = len(list(cells.glob("[!.]*")))
+    kept = len(finished(folder))
     assert 2 <= kept < 6
 
     resumed = run(tmp_path, *arguments)

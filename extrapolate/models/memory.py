@@ -30,7 +30,6 @@ class Footprint:
         attn_implementation: transformers' attention; ``eager`` forms length × length scores.
         bands: of the strategy's positions; 0 where it leaves positions alone.
         batch: rows at a time.
-        device: ``cpu`` or ``cuda``.
     """
 
     config: Any
@@ -38,7 +37,6 @@ class Footprint:
     attn_implementation: str = "sdpa"
     bands: int = 0
     batch: int = 1
-    device: str = "cpu"
 
     def weights(self, head: str = "causal") -> int:
         """Bytes of the weights, counted on a model without storage."""
