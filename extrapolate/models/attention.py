@@ -133,6 +133,11 @@ class Banded:
     rows: tuple[Tensor, list[Start]] | None = None
     configs: dict[str, Any] = field(default_factory=dict)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, perhaps in a process that has patched nothing yet."""
+        self.__dict__.update(state)
+        register()
+
     def starts(self, mask: Tensor | None, batch: int, queries: int, keys: int, window: int | None) -> list[Start]:
         """What :func:`starts` said of each row; the window a layer names counts where there is no mask."""
         if mask is None:

@@ -1,6 +1,6 @@
 """Everything that a patch changes of a model: what stands there, and putting it there."""
 
-import types
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,12 +64,12 @@ def install(model: nn.Module, installed: Installed) -> None:
         model.get_submodule(name).__dict__[ATTRIBUTE] = seat
     for name, config in installed.configs.items():
         model.get_submodule(name).__dict__["config"] = config
-    if getattr(model.__dict__.get("save_pretrained"), "__func__", None) is _save_pretrained:
+    if getattr(model.__dict__.get("save_pretrained"), "func", None) is _save_pretrained:
         del model.__dict__["save_pretrained"]
     is_patched = any(isinstance(m, PatchedRotary) for m in model.modules())
     if is_patched and hasattr(model, "save_pretrained") and "save_pretrained" not in model.__dict__:
-        # a bound method: a deep copy of the model gets one bound to the copy
-        model.save_pretrained = types.MethodType(_save_pretrained, model)  # type: ignore[assignment]
+        # no bound method, which pickle looks up by its name; a copy of the model gets one that holds the copy
+        model.save_pretrained = functools.partial(_save_pretrained, model)  # type: ignore[assignment]
 
 
 def _save_pretrained(model: Any, *args: Any, **options: Any) -> Any:
