@@ -189,33 +189,54 @@ def test_lengths_share_passes_where_they_may_and_no_number_changes(model: Any, n
         assert size(once) < size(each)
 
 
-@given(
-    st.sampled_from(["sliding", "yarn_sliding", "hf_docs", "lm_eval"]),
-    st.integers(2, 40),
-    st.integers(0, 120),
-    st.data(),
-)
-def test_where_windows_slide_every_token_is_scored_exactly_once(
-    name: str, length: int, more: int, data: st.DataObject
-) -> None:
-    policy = data.draw(st.sampled_from(PROTOCOLS[name].policies))
-    stride = None if name == "lm_eval" else data.draw(st.integers(1, length - (policy != "none")))
-    evaluation = xt.Perplexity([length], name, policy, tokens=length + more, stride=stride)
+def scored(name: str, policy: str, length: int, tokens: int, **fields: Any) -> list[int]:
+    """Indices of the scored tokens, window by window, after checking what holds for every window that slides."""
+    evaluation = xt.Perplexity([length], name, policy, tokens=tokens, **fields)
     windows = list(evaluation.windows(length))
-    counted = [i for w in windows for i in range(w.first, w.last)]
-    least = 0 if policy != "none" else 1
-    assert len(set(counted)) == len(counted)
-    overlap = length - (stride or 0) - (policy == "first")
-    if (
-        overlap > 0 or policy == "every"
-    ) and name != "hf_docs":  # behind nothing there is no loss; the page drops windows of one target
-        assert counted == list(range(least, length + more))
     for window in windows:
         assert window.size <= length + (name == "lm_eval")
-        assert 0 <= window.start <= window.first < window.last <= window.stop <= length + more
+        assert 0 <= window.start <= window.first < window.last <= window.stop <= tokens
         assert window.start_token or window.first > window.start  # nothing is predicted from nothing
-        if window.start and stride:
-            assert window.first - window.start + window.start_token >= length - stride - (policy == "first")
+        if window.start and evaluation.stride:
+            assert window.first - window.start + window.start_token >= length - evaluation.stride - (policy == "first")
+    return [i for w in windows for i in range(w.first, w.last)]
+
+
+@given(st.sampled_from([n for n, p in PROTOCOLS.items() if p.every_token]), st.integers(2, 40), st.data())
+def test_a_protocol_that_promises_every_token_scores_each_exactly_once(
+    name: str, length: int, data: st.DataObject
+) -> None:
+    rule = PROTOCOLS[name]
+    policy = data.draw(st.sampled_from(rule.policies))
+    tokens = length + data.draw(st.integers(0, 120))
+    fields: dict[str, Any] = {}
+    if rule.stride is not None:
+        longest = rule.longest_stride(length, policy)
+        if longest < 1:
+            with pytest.raises(xt.EvaluationError, match="must be shorter than any; take longer lengths"):
+                xt.Perplexity([length], name, policy, tokens=tokens)
+            return
+        fields["stride"] = data.draw(st.integers(1, longest))
+        with pytest.raises(xt.EvaluationError, match=f"must be at most {longest}, got {longest + 1}: a longer one"):
+            xt.Perplexity([length], name, policy, tokens=tokens, stride=longest + 1)
+    found = scored(name, policy, length, tokens, **fields)
+    assert found == list(range(policy == "none", tokens))  # N - 1, or N behind a start token
+    if rule.first_window:
+        of_tail = scored(name, policy, length, tokens, **fields, first_window="tail")
+        first = length - (policy != "none")  # tokens of text in the first window
+        assert of_tail == list(range(max(policy == "none", first - fields["stride"]), tokens))
+
+
+def test_the_longest_stride_with_which_nothing_is_lost() -> None:
+    # 64 lost a token in each window, 3 of 150, and none says so
+    assert len(scored("sliding", "none", 64, 150, stride=63)) == 149
+    with pytest.raises(xt.EvaluationError, match="at length 64 must be at most 63, got 64"):
+        xt.Perplexity([64], "sliding", tokens=150, stride=64)
+
+
+def test_the_page_loses_the_first_token_of_each_disjoint_window() -> None:
+    assert scored("hf_docs", "none", 64, 150, stride=63) == list(range(1, 150))
+    assert set(range(1, 150)) - set(scored("hf_docs", "none", 64, 150, stride=64)) == {64, 128}
 
 
 @given(st.sampled_from(sorted(PROTOCOLS)), st.lists(st.integers(2, 60), min_size=1, max_size=4), st.integers(0, 60))

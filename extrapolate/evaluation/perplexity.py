@@ -72,14 +72,28 @@ class Perplexity:
         shortest, longest = self.lengths[0], self.lengths[-1]
         self._fill("tokens", self._rule.extent == "tokens", longest, least=longest)
         half = max(1, shortest // 2)
-        room = shortest - (self.start_token != "none")  # a longer stride would leave tokens between two windows
-        self._fill("stride", self._rule.stride is not None, min(self._rule.stride or 1, half), least=1, most=room)
+        self._fill("stride", self._rule.stride is not None, min(self._rule.stride or 1, half), least=1)
+        self._check_stride(shortest)
         # one token of the window is behind nothing, or is the start token
         self._fill("targets", self._rule.targets, half, least=1, most=shortest - 1)
         if self.first_window is not None and not self._rule.first_window:
             raise EvaluationError(f"first_window means nothing to protocol {self.protocol!r}; leave it out")
         if self.first_window not in (None, "whole", "tail"):
             raise EvaluationError(f"first_window must be 'whole' or 'tail', got {self.first_window!r}")
+
+    def _check_stride(self, shortest: int) -> None:
+        """No stride that leaves tokens between two windows of the shortest length.
+
+        Raises:
+            EvaluationError: naming the stride, the longest that is allowed, and why.
+        """
+        most = self._rule.longest_stride(shortest, str(self.start_token))
+        if self.stride is not None and self.stride > most:
+            where = f"protocol {self.protocol!r} with start_token={self.start_token} at length {shortest}"
+            rule = f"at most {most}" if most else "shorter than any; take longer lengths"
+            raise EvaluationError(
+                f"stride of {where} must be {rule}, got {self.stride}: a longer one leaves tokens unscored between windows"
+            )
 
     def _checked_start_token(self) -> str:
         chosen = self._rule.start_token if self.start_token is None else self.start_token

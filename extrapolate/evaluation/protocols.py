@@ -84,6 +84,7 @@ class Protocol:
         targets: whether it has a number of targets.
         first_window: whether the first window may be scored in part.
         scores: what is scored, for the axis of a figure.
+        every_token: whether it promises to score every token once, for which its windows must overlap by one.
         mean: over ``tokens``, or over ``windows``.
     """
 
@@ -95,7 +96,17 @@ class Protocol:
     extent: str = "tokens"
     targets: bool = False
     first_window: bool = False
+    every_token: bool = False
     mean: str = "tokens"
+
+    def longest_stride(self, length: int, start_token: str) -> int:
+        """Tokens from one window of ``length`` to the next, at most.
+
+        A token that is first in its window has nothing before it, and a start token takes the place of one. So where
+        every token is to be scored, each window begins with a token that the one before has scored.
+        """
+        text = length - (start_token != "none")  # of the first window
+        return text - (start_token != "every") if self.every_token else text
 
 
 def prefix(ask: Request) -> Iterator[Window]:
@@ -127,8 +138,8 @@ def last(ask: Request) -> Iterator[Window]:
 def sliding(ask: Request) -> Iterator[Window]:
     """Windows of L at every ``stride``; each scores what no earlier one did, behind at least L - stride tokens.
 
-    Windows that do not overlap leave the first token of each behind nothing, and it is not scored.
-    The first window scores all its tokens (``whole``, little context for its first) or its last ``stride`` (``tail``,
+    Windows overlap, so that no token is the first of its window and lost; only the first of the text is, unless a start
+    token stands before it. The first window scores all its tokens (``whole``, little context for its first) or its last ``stride`` (``tail``,
     which leaves every scored token at least L - stride tokens of context). The last ends with the document.
     """
     done = 0
@@ -202,7 +213,7 @@ def hf_docs(ask: Request) -> Iterator[Window]:
     """``sliding`` as in transformers' page on perplexity of fixed-length models.
 
     Its mean weighs a window by one less than its targets: the page takes one label for lost in the shift, which holds
-    in the first window only.
+    in the first window only. With a stride of L, which the page allows, the first token of each window is not scored.
     """
     for window in sliding(ask):
         weight = window.scored - (window.start > 0)
@@ -218,8 +229,10 @@ PROTOCOLS = {
     "prefix": Protocol(prefix, "tokens 2…L", policies=("none", "first"), extent="length"),
     "by_position": Protocol(by_position, "tokens up to L", policies=("none", "first"), extent="length"),
     "last": Protocol(last, "the last tokens behind L", policies=("none", "every"), targets=True),
-    "sliding": Protocol(sliding, "all tokens, windows of L", stride=256, first_window=True),
-    "yarn_sliding": Protocol(yarn_sliding, "all tokens, windows of L", "every", ("every",), stride=256, mean="windows"),
+    "sliding": Protocol(sliding, "all tokens, windows of L", stride=256, first_window=True, every_token=True),
+    "yarn_sliding": Protocol(
+        yarn_sliding, "all tokens, windows of L", "every", ("every",), stride=256, every_token=True, mean="windows"
+    ),
     "yarn_truncate": Protocol(
         yarn_truncate, "the first L tokens", "first", ("first",), extent="length", mean="windows"
     ),
@@ -227,7 +240,7 @@ PROTOCOLS = {
         all_tokens, "windows of L, overlaps again", policies=("none", "every"), stride=256, mean="windows"
     ),
     "llamacpp": Protocol(llamacpp, "second halves of chunks of L", policies=("none", "every")),
-    "lm_eval": Protocol(lm_eval, "all tokens, disjoint windows of L", "first", ("first",)),
+    "lm_eval": Protocol(lm_eval, "all tokens, disjoint windows of L", "first", ("first",), every_token=True),
     "hf_docs": Protocol(hf_docs, "all tokens, windows of L", policies=("none",), stride=512, mean="windows"),
 }
 """Name → protocol."""
