@@ -114,6 +114,8 @@ def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[
             "theta": spec.theta,
             "rotary_dim": spec.rotary_dim,
             "pretrained_length": spec.pretrained_length,
+            # 0.2.0 read it as another scaling; cells of all other checkpoints keep their keys
+            **({"shipped_type": spec.shipped_type} if spec.shipped_type == "ntk_alpha" else {}),
         },
         "strategy": {"class": _class_name(strategy), "parameters": strategy.parameters()},
         "data": sorted(document.digest for document in documents),

@@ -12,9 +12,9 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import extrapolate as xt
-from experiments.families import NOT_BUILT, architectures, length_of, tiny_model
+from experiments.families import NOT_BUILT, OWN, architectures, length_of, tiny_config, tiny_model
 from extrapolate.models.attention import seats
-from extrapolate.models.families import RotarySeam, find_rotary
+from extrapolate.models.families import RotarySeam, find_rotary, layer_types, read_spec
 from extrapolate.rope import base_frequencies
 from tests.conftest import logits, tokens
 from tests.conftest import tiny_model as llama_like
@@ -121,6 +121,114 @@ def test_an_architecture(name: str) -> None:
             xt.patch(model, everywhere, pretrained_length=2000)
         assert verdicts()[name][5] in str(error.value)
     assert same(snapshot(model), before)
+
+
+OF_LENGTH_64 = {"original_max_position_embeddings": 64}
+SHIPPED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "dynamic with alpha": {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0},  # as HunYuan publishes it
+    "yarn": {"rope_type": "yarn", "factor": 4.0, **OF_LENGTH_64},
+    "yarn with mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.0, **OF_LENGTH_64},
+    "llama3": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **OF_LENGTH_64},
+    "longrope": {"rope_type": "longrope", "factor": 4.0, **OF_LENGTH_64},  # and two lists
+}
+"""Scalings that a checkpoint may ship."""
+
+ONLY_LONGROPE = {*SHIPPED} - {"default", "longrope"}
+NOT_SHIPPED: dict[str, set[str]] = {
+    **{name: {*SHIPPED} for name in ("codegen", "gptj", "roformer")},  # no settings of RoPE in their configs
+    **{f"{name}{part}": {"longrope"} for name in ("dots3_note", "gemma4", "gemma4_unified") for part in ("", "_text")},
+    **{name: ONLY_LONGROPE for name in ("phi3", "phi4_multimodal", "phimoe")},
+    "recurrent_gemma": {*SHIPPED} - {"default"},
+}
+"""What cannot be shipped with an architecture, because its config or its own code refuses it; of others nothing."""
+
+
+def shipping(name: str, scaling: str, base: Any = None) -> Any:
+    """A tiny model of an architecture whose config names a scaling.
+
+    Raises:
+        Exception: of the architecture's own, when it takes none such.
+    """
+    base = tiny_model(name) if base is None else base
+    pairs = {seam.layer_type: seam.pairs for seam in find_rotary(base)}
+    text = base.config.get_text_config()
+
+    def changed(parameters: dict[str, Any], count: int) -> dict[str, Any]:
+        lists = {"short_factor": [1 + i / 8 for i in range(count)], "long_factor": [2 + i / 2 for i in range(count)]}
+        lists |= {"short_mscale": 1.1, "long_mscale": 1.3} if name == "phimoe" else {}
+        kept = {key: value for key, value in parameters.items() if key != "type" or not SHIPPED[scaling]}
+        if kept.get("rope_type") == "proportional" and SHIPPED[scaling]:
+            kept["partial_rotary_factor"] = 1.0  # there the share of pairs that rotate, elsewhere the share of the head
+        return {**kept, **SHIPPED[scaling], **(lists if scaling == "longrope" else {})}
+
+    own, kinds = text.rope_parameters, layer_types(text)
+    count = next(iter(pairs.values()))
+    new = {**own, **{k: changed(own[k], pairs.get(k, count)) for k in kinds}} if kinds else changed(own, count)
+    whole = transformers.CONFIG_MAPPING[name]
+    if isinstance(text, whole):
+        return tiny_model(name, rope_parameters=new)
+    part = next(field for field, value in vars(whole()).items() if type(value) is type(text))
+    of_text = {**OWN.get(text.model_type, {}), "rope_parameters": new}
+    return tiny_model(name, **{part: tiny_config(type(text), of_text)})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("llama", "hunyuan_v1_dense", "zamba2") else pytest.mark.families)
+        for name in sorted({name for each in EVERY for name in each.values})
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers")
+def test_what_a_checkpoint_ships_is_what_its_own_code_makes_of_it(name: str) -> None:
+    torch.set_num_threads(1)
+    if verdicts().get(name, ["no"] * 5)[4] != "yes":
+        return  # refused by name, which test_an_architecture tells
+    refused, base = set(), tiny_model(name)
+    for scaling in SHIPPED:
+        try:
+            model = shipping(name, scaling, base)
+            logits(model, tokens(48))
+        except Exception:  # the architecture's own
+            refused.add(scaling)
+            continue
+        for length in (48, 64, 65, 200, 48):  # transformers' own dynamic stays stretched at 64 after 200
+            ids = tokens(length)
+            stock = logits(model, ids)
+            with xt.patched(model, xt.Shipped(), pretrained_length=length_of(model)):
+                assert torch.equal(logits(model, ids), stock), f"{scaling} at {length}"
+    assert refused == NOT_SHIPPED.get(name, set())
+
+
+def test_the_base_that_hunyuan_means_by_alpha() -> None:
+    model = shipping("hunyuan_v1_dense", "dynamic with alpha")
+    spec = read_spec(model.config)
+    assert (spec.shipped_type, spec.theta, spec.pretrained_length) == ("ntk_alpha", 10000.0, 64)
+    assert spec.shipped_at is None
+    expected = (10000.0 * 1000.0 ** (16 / 14)) ** -(torch.arange(0, 16, 2).double() / 16)
+    torch.testing.assert_close(spec.shipped.inv_freq.double(), expected, rtol=1e-6, atol=0)
+    assert not xt.Shipped().varies_with_length(spec)
+
+
+def test_a_rule_of_its_own_that_is_not_known_is_refused_by_name() -> None:
+    model = llama_like(rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})
+
+    class Own(type(model.model.rotary_emb)):  # type: ignore[misc]
+        """Takes ``linear`` for something else, as HunYuan's takes ``dynamic``."""
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.inv_freq.mul_(2)
+
+    model.model.rotary_emb = Own(model.config)
+    match = r"LlamaForCausalLM: Own does not do what rope_parameters=\{.*'linear'.*\} says: for a text of 4 tokens"
+    for strategy in (xt.Shipped(), xt.YaRN(factor=4), xt.ReRoPE(window=8)):
+        with pytest.raises(xt.ModelError, match=match):
+            xt.patch(model, strategy)
+    assert isinstance(model.model.rotary_emb, Own)
 
 
 def test_partial_rotary_counts_its_own_dimensions() -> None:

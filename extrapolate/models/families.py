@@ -3,7 +3,7 @@
 import contextlib
 import copy
 import functools
-import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -31,6 +31,12 @@ LOCAL = ("sliding", "local", "chunked")
 
 TABLES = {"codegen": 10000.0, "gptj": 10000.0, "roformer": 10000.0}
 """Theta of architectures whose code has it and whose config has not, by model type."""
+
+ALPHA = ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text")
+"""Model types whose code takes ``dynamic`` with an ``alpha`` for another, fixed base: theta·alpha^(d/(d-2))."""
+
+SAME_TYPE = ({"mrope", "default"}, {"su", "longrope"})
+"""Older and newer names of one scaling type, which a config may carry side by side."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +307,14 @@ def rope_parameters(config: Any, layer_type: str | None = None) -> dict[str, Any
             f"{who} names no rope_theta (rope_parameters={found!r}); if the config was edited after loading, put the "
             "checkpoint's theta back: config.rope_parameters['rope_theta'] = ..."
         )
-    parameters.setdefault("rope_type", parameters.get("type") or "default")
+    older, newer = parameters.get("type"), parameters.get("rope_type")
+    if older and newer and older != newer and {older, newer} not in SAME_TYPE:
+        warnings.warn(
+            f"{who} names two scaling types: type={older!r} and rope_type={newer!r}; rope_type counts, as in "
+            "transformers; remove the other from the config",
+            stacklevel=2,
+        )
+    parameters.setdefault("rope_type", older or "default")
     if parameters.get("partial_rotary_factor") is None:
         parameters["partial_rotary_factor"] = getattr(config, "partial_rotary_factor", None) or 1.0
     return parameters
@@ -376,6 +389,9 @@ def read_spec(config: Any, pretrained_length: int | None = None, layer_type: str
     if rope_type == "default":
         shipped = Frequencies(base_frequencies(float(parameters["rope_theta"]), bare.rotary_dim))
         return replace(bare, shipped=shipped, shipped_type=(entry.get("strategy") or {}).get("strategy", rope_type))
+    if rope_type == "dynamic" and parameters.get("alpha") and getattr(config, "model_type", None) in ALPHA:
+        base = theta * float(parameters["alpha"]) ** (bare.rotary_dim / (bare.rotary_dim - 2))
+        return replace(bare, shipped=Frequencies(base_frequencies(base, bare.rotary_dim)), shipped_type="ntk_alpha")
     mscale = (parameters.get("short_mscale"), parameters.get("long_mscale"))
     of_length = functools.partial(
         _shipped, copy.deepcopy(config), rope_type, layer_type if types else None, pretrained_length, mscale
@@ -404,20 +420,10 @@ def _shipped(
     of_range = mscale[int(length > pretrained_length)]
     if of_range is not None:  # PhiMoE's code takes these for the factor, and never the list for long texts
         length = 1
-    inv_freq, factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=length, **options)
+    # the length as a tensor, as transformers' modules have it: its powers are then taken in float32, bit for bit as there
+    seq_len: Any = torch.tensor(length)
+    inv_freq, factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=seq_len, **options)
     return Frequencies(inv_freq.float(), float(factor if of_range is None else of_range))
-
-
-def deviation(seam: RotarySeam, spec: RopeSpec) -> float:
-    """Largest relative difference between a module's buffer and the frequencies its config implies.
-
-    0 where that cannot be told: on meta, where the buffer follows the last text's length, and where there is a table.
-    """
-    found, expected = seam.buffer, spec.shipped.inv_freq
-    if found is None or found.is_meta or spec.shipped_at is not None:
-        return 0.0
-    difference = ((found.float().cpu() - expected).abs() / expected.clamp_min(1e-30)).max().item()
-    return math.inf if math.isnan(difference) else difference
 
 
 def spec_of(seam: RotarySeam, config: Any, pretrained_length: int | None = None) -> RopeSpec:

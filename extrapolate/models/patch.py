@@ -14,19 +14,16 @@ from extrapolate.errors import ModelError, StrategyError
 from extrapolate.models.attention import BoundedLayer
 from extrapolate.models.examine import banded, trial
 from extrapolate.models.export import check_length
-from extrapolate.models.families import RotarySeam, deviation, lay_out, parts, saved_entry, spec_of
+from extrapolate.models.families import RotarySeam, lay_out, parts, saved_entry, spec_of
 from extrapolate.models.installed import Installed, install, seams_of
 from extrapolate.models.layers import Layers, choose
 from extrapolate.models.rotary import PatchedRotary, Tables
+from extrapolate.models.stock import check_stock
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.names import build
 from extrapolate.strategies.plain import Plain
 from extrapolate.strategies.shipped import Shipped
-
-BUFFER_TOLERANCE = 0.01
-"""A found buffer further than this from the config's frequencies is reported; rounding to bfloat16 stays below."""
-
 
 class Patch:
     """Handle on a patched model.
@@ -181,14 +178,7 @@ def _check_seam(model: nn.Module, spec: RopeSpec, seam: RotarySeam) -> None:
             f"{who}: {seam.name} holds {seam.pairs} frequencies, but the config implies rotary_dim {spec.rotary_dim}, "
             f"that is {spec.rotary_dim // 2}"
         )
-    off = deviation(seam, spec)
-    if off > BUFFER_TOLERANCE:
-        which = "" if seam.layer_type is None else f"{seam.layer_type}_"
-        warnings.warn(
-            f"{who}: {seam.name}.{which}inv_freq is up to {off:.3g} times off what the config implies (theta "
-            f"{spec.theta:g}); the patch uses the config, but the unpatched model does not",
-            stacklevel=3,
-        )
+    check_stock(model, seam, spec)
 
 
 def _prove(

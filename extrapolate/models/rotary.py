@@ -26,8 +26,7 @@ def text_length(strategy: Strategy, spec: RopeSpec, declared: int | None, start:
         )
     if declared is None and start > 0 and strategy.varies_with_length(spec):
         raise ModelError(
-            f"{strategy.name} depends on the length, and this call of {stop - start} tokens reaches position "
-            f"{stop - 1}: what is cached was computed for a shorter text; pass use_cache=False, or declare the length "
+            f"{strategy.name} depends on the length, and this call goes from position {start} to {stop - 1}: what is cached was computed for a shorter text; pass use_cache=False, or declare the length "
             "of the whole text: extrapolate.patch(model, strategy, length=...)"
         )
     return stop if declared is None else declared
@@ -90,8 +89,7 @@ class Tables:
 
     def _by_row(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         lengths = (position_ids.amax(dim=-1) + 1).tolist()  # each row's own, whatever the rest of the batch is
-        stop = int(max(lengths))
-        text_length(self.strategy, self.spec, None, stop - position_ids.shape[-1], stop)
+        text_length(self.strategy, self.spec, None, int(position_ids.min()), int(max(lengths)))
         rows = [self._at(self.frequencies(int(length)), row) for length, row in zip(lengths, position_ids, strict=True)]
         return torch.stack([cos for cos, _ in rows]), torch.stack([sin for _, sin in rows])
 
