@@ -1,6 +1,7 @@
 """Redraw the table and the figures of a results folder, without running a model.
 
 python -m experiments.plot results=results/quickstart ceiling=30
+python -m experiments.plot results=docs/verdicts_16k/scores.csv    # of a published table, beside it
 """
 
 import hydra
@@ -24,7 +25,9 @@ def main(cfg: DictConfig) -> None:
     if table.empty:
         raise SystemExit(f"error: {results} holds no cells; run a sweep first")
     print_scores(console, table)
-    print_paths(console, draw(table, results, ceiling=cfg.ceiling))
+    published = results.suffix == ".csv"  # its raw rows stay as they are
+    folder = results.parent if published else results
+    print_paths(console, draw(table, folder, raw=not published, ceiling=cfg.ceiling))
 
 
 if __name__ == "__main__":

@@ -21,14 +21,23 @@ from rich.console import Console
 
 import extrapolate as xt
 from experiments.folders import results_folder
-from experiments.summary import conclusions, figures, number, print_paths, title_of
+from experiments.summary import conclusions, figures, measured, number, print_paths, title_of
 from extrapolate.results import COLUMNS
 from extrapolate.storage import Location, write_atomic
 
 HTML, TEX = "report.html", "report.tex"
 
 CONCLUDED = {
-    "verdicts": ("Verdicts", "Loss minus that of the baseline on the same tokens, with 95 % bootstrap intervals."),
+    "verdicts": (
+        "Verdicts",
+        "Loss minus that of the baseline on the same tokens, with 95 % intervals of each row; verdicts hold for all "
+        "rows together (Holm).",
+    ),
+    "answer_verdicts": (
+        "Answers beside the baseline's",
+        "On the same questions, all depths together: shares that are right with 95 % intervals (Wilson), an exact "
+        "paired test, verdicts that hold for all rows together (Holm).",
+    ),
     "short_context_costs": (
         "Short-context cost",
         "The same at the longest length within the pretrained one: what a strategy costs where none is needed.",
@@ -46,10 +55,17 @@ DEFINITIONS = {
     "label": "strategy and factor; for a curve, whatever else tells it apart",
     "baseline": "the strategy compared with",
     "difference": "loss minus that of the baseline on the same tokens, nats a token; below 0 is better",
-    "low": "lower end of the 95 % bootstrap interval",
-    "high": "upper end of the 95 % bootstrap interval",
+    "low": "lower end of the row's 95 % interval",
+    "high": "upper end of the row's 95 % interval",
     "ratio": "perplexity divided by that of the baseline",
-    "verdict": "better or worse where the interval leaves out 0, else indistinguishable; unknown without an interval",
+    "verdict": "better or worse where p_holm is below 0.05, else indistinguishable; unknown without an interval",
+    "p": "probability of a difference at least as large if there were none, of this row alone",
+    "p_holm": "the same, adjusted by Holm for all comparisons of the table",
+    "comparisons": "how many comparisons the table makes",
+    "questions": "questions that both were asked, over all depths",
+    "baseline_accuracy": "share of them that the baseline answers right",
+    "only_this": "questions that the strategy alone answers right",
+    "only_baseline": "questions that the baseline alone answers right",
     "n": "how many units the interval is over",
     "note": "what to mind about the interval",
     "usable_length": "largest length up to which the loss stays within 0.1 nats of the best, tokens",
@@ -176,7 +192,7 @@ def _escaped(text: str) -> str:
 
 
 def _drawn(table: pd.DataFrame, concluded: dict[str, pd.DataFrame], ceiling: float) -> list[tuple[str, str]]:
-    if not table["length"].notna().any():
+    if not measured(table):
         return []
     found = []
     for name, figure in figures(table, concluded, ceiling=ceiling).items():

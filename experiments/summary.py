@@ -23,13 +23,22 @@ from rich.table import Table
 import extrapolate as xt
 from experiments.folders import results_folder
 from experiments.progress import OUTCOME
-from extrapolate.analysis import beside_published, context_gain, paired, short_context_cost, usable_length
+from extrapolate.analysis import (
+    beside_published,
+    context_gain,
+    paired,
+    paired_answers,
+    share_interval,
+    short_context_cost,
+    usable_length,
+)
 from extrapolate.storage import Location, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_COLUMNS = 7  # fits a terminal of 80 characters
+MOST_INTERVALS = 3  # so many lengths, with an interval each
 
 
 class Summary(Callback):
@@ -98,16 +107,26 @@ def report(results: Location, jobs: list[dict[str, Any]], published: Any = None)
     return counts["failed"]
 
 
-def draw(table: pd.DataFrame, results: Location, **options: Any) -> list[Location]:
-    """Write ``scores.csv``, what follows from it, and the figures, drawn with ``options``, into a results folder."""
+def draw(table: pd.DataFrame, results: Location, *, raw: bool = True, **options: Any) -> list[Location]:
+    """Write ``scores.csv`` (``raw``), what follows from it, and the figures, drawn with ``options``, into a folder.
+
+    Nothing is written that shows nothing: no figure without a finished cell, no file without a row.
+    """
+    if table.empty:
+        return []
     apart = xt.plots.told_apart(table)
-    tables = {"scores": table, **conclusions(apart)}
+    tables = {**({"scores": table} if raw else {}), **conclusions(apart)}
     paths = [results / f"{name}.csv" for name in tables]
     for path, frame in zip(paths, tables.values(), strict=True):
         write_atomic(path, frame.to_csv(index=False).encode())
-    if table["length"].notna().any():
+    if measured(table):
         paths += save_figures(results, figures(apart, tables, **options))
     return paths
+
+
+def measured(table: pd.DataFrame) -> bool:
+    """Whether any cell of the table was finished, finite or not."""
+    return bool(table["status"].isin(["ok", "nonfinite"]).any())
 
 
 def save_figures(folder: Location, found: "Mapping[str, Figure]") -> list[Location]:
@@ -127,6 +146,7 @@ def save_figures(folder: Location, found: "Mapping[str, Figure]") -> list[Locati
 
 CONCLUSIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "verdicts": paired,
+    "answer_verdicts": paired_answers,
     "short_context_costs": short_context_cost,
     "usable_lengths": usable_length,
     "context_gains": context_gain,
@@ -199,28 +219,61 @@ def terminal_table(table: pd.DataFrame) -> Table:
 
 
 def retrieval_table(table: pd.DataFrame) -> Table:
-    """Accuracy and loss of answers, task and strategy × length, over all depths."""
+    """Accuracy with its interval, and loss of answers, task and strategy × length, over all depths."""
     rows = xt.plots.answers(table)
-    title = "answers right, and loss (nats an answer token), by length (tokens)"
+    lengths = sorted(int(n) for n in rows["length"].unique())[-MOST_COLUMNS:]
+    whole = len(lengths) <= MOST_INTERVALS
+    title = f"answers right{' (95 % interval)' if whole else ''}, and loss (nats an answer token), by length (tokens)"
     out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("task")
-    out.add_column("strategy", overflow="fold")
-    lengths = sorted(int(n) for n in rows["length"].unique())[-MOST_COLUMNS:]
+    out.add_column("strategy", overflow="fold", min_width=10)
     for length in lengths:
         out.add_column(f"{length:,}", justify="right", no_wrap=True)
     for task, group in rows.groupby("evaluation", sort=False):
         for name, curve in group.groupby(xt.plots.curve_names(group), sort=False):
-            means = {
-                n: curve.loc[curve["length"] == n, ["accuracy", "nll_mean"]].astype(float).mean()
-                for n in lengths
-                if (curve["length"] == n).any()
-            }
-            cells = [
-                f"{means[n]['accuracy']:.0%} {number(float(means[n]['nll_mean']))}" if n in means else "–"
-                for n in lengths
-            ]
+            cells = [_answers(curve[curve["length"] == n], whole) for n in lengths]
             out.add_row(str(task), escape(str(name)), *cells)
     return out
+
+
+def _answers(rows: pd.DataFrame, whole: bool) -> str:
+    """Of one task, strategy and length, all depths: such as ``67% [30, 90] 0.25``."""
+    if rows.empty:
+        return "–"
+    count = int(rows["samples"].sum())
+    right = round(float((rows["accuracy"] * rows["samples"]).sum()))
+    low, high = share_interval(right, count)
+    loss = number(float(rows["nll_mean"].astype(float).mean()))
+    interval = f" [{100 * low:.0f}, {100 * high:.0f}]" if whole else ""
+    return escape(f"{right / count:.0%}{interval} {loss}")
+
+
+def answer_verdict_table(verdicts: pd.DataFrame) -> Table:
+    """Each strategy's answers beside the baseline's, on the same questions."""
+    title = f"answers right beside {verdicts['baseline'].iloc[0]}'s on the same questions{_together(verdicts)}"
+    out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    out.add_column("task")
+    out.add_column("strategy", overflow="fold")
+    lengths = sorted(int(n) for n in verdicts["length"].unique())[-MOST_COLUMNS:]
+    for length in lengths:
+        out.add_column(f"{length:,}", justify="right", overflow="fold")
+    for (task, label), rows in verdicts.groupby(["evaluation", "label"], sort=False):
+        at = {int(row["length"]): row for _, row in rows.iterrows()}
+        out.add_row(str(task), escape(str(label)), *[_answer_verdict(at[n]) if n in at else "–" for n in lengths])
+    return out
+
+
+def _answer_verdict(row: pd.Series) -> str:
+    if row["verdict"] == "unknown":
+        return "–"
+    words = {"indistinguishable": "same"}.get(row["verdict"], row["verdict"])
+    return f"+{row['only_this']:.0f} -{row['only_baseline']:.0f} of {row['questions']} {words}"
+
+
+def _together(verdicts: pd.DataFrame) -> str:
+    """What verdicts hold over, for a title."""
+    count = int(verdicts["comparisons"].iloc[0])
+    return f"; verdicts hold over all {count} comparisons together" if count > 1 else ""
 
 
 def verdict_table(table: pd.DataFrame, verdicts: pd.DataFrame) -> Table:
@@ -228,7 +281,10 @@ def verdict_table(table: pd.DataFrame, verdicts: pd.DataFrame) -> Table:
     trained = table["pretrained_length"].max()
     inside, longest = verdicts.loc[verdicts["length"] <= trained, "length"].max(), verdicts["length"].max()
     lengths = list(dict.fromkeys(int(n) for n in (inside, longest) if pd.notna(n)))
-    title = f"loss minus that of {verdicts['baseline'].iloc[0]} on the same tokens (nats a token, 95 % interval)"
+    title = (
+        f"loss minus that of {verdicts['baseline'].iloc[0]} on the same tokens (nats a token, 95 % interval"
+        f"{_together(verdicts)})"
+    )
     out = Table(title=title, title_justify="left", min_width=len(title), box=rich.box.SIMPLE_HEAD, pad_edge=False)
     out.add_column("strategy", overflow="fold")
     for length in lengths:
@@ -270,8 +326,11 @@ def print_scores(console: Console, table: pd.DataFrame) -> None:
     verdicts = _concluded(paired, xt.plots.perplexities(table))
     if not verdicts.empty:
         console.print(verdict_table(table, verdicts))
-        for note in dict.fromkeys(note for note in verdicts["note"] if note):
+        for note in dict.fromkeys(part for told in verdicts["note"] for part in told.split("; ") if part):
             console.print(escape(note))
+    answered = _concluded(paired_answers, table)
+    if not answered.empty:
+        console.print(answer_verdict_table(answered))
     print_omissions(console, table)
     print_incomparable(console, table)
 

@@ -264,3 +264,33 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     write_atomic(target, b"two")
     assert target.read_bytes() == b"two"
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_published_table_is_read_back_from_its_csv(ledger: xt.Ledger, tmp_path: Path) -> None:
+    store(ledger, depends_on_length=True, units="[[192.0, 64.0]]", documents=2)
+    odd = {"model": {"digest": "other"}}
+    store(ledger, odd, status="nonfinite", perplexity=math.inf, nll_mean=math.nan, label="NA", factor=None)
+    table = xt.read_results(ledger.root)
+    path = tmp_path / "scores.csv"
+    table.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(xt.read_results(path), table)
+    table.drop(columns=["mean", "units"]).to_csv(path, index=False)  # of an earlier release
+    older = xt.read_results(path)
+    assert list(older.columns) == [name for name, _, _ in COLUMNS]
+    assert older["units"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("key,length\nabc,many\n", r"scores.csv: column length does not hold int64: .*'many'"),
+        ("key,depends_on_length\nabc,maybe\n", "column depends_on_length does not hold bool: 'maybe'"),
+        ("key,lenght\nabc,64\n", r"unknown result column\(s\) lenght"),
+        ("", "not a CSV table"),
+    ],
+)
+def test_a_csv_that_is_no_table_of_results_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_text(content)
+    with pytest.raises(xt.ResultError, match=message):
+        xt.read_results(path)

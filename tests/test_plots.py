@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 from matplotlib.figure import Figure
 
 import extrapolate as xt
@@ -226,7 +227,8 @@ def test_a_band_is_the_interval_of_the_units() -> None:
     figure = xt.plots.perplexity_by_length(rows)
     bands = [c.get_paths()[0].get_extents() for c in figure.axes[0].collections if len(c.get_paths())]
     heights = sorted(band.height for band in bands if np.isfinite(band.height))
-    assert heights[-1] == pytest.approx(math.exp(4) - math.exp(2), rel=0.05)  # of three units the ends can all be drawn
+    low, high = scipy.stats.t.interval(0.95, 2, 3, 1 / math.sqrt(3))  # Student's t of three units
+    assert heights[-1] == pytest.approx(math.exp(high) - math.exp(low), rel=1e-6)
     assert "perplexity of tokens 2…L" in rendered(figure)
 
 
@@ -292,8 +294,10 @@ def test_cost_is_drawn_beside_usable_and_claimed_length_the_farthest_on_top() ->
             "usable_length": [256, 64, 32],
             "claimed_length": [512, None, None],
             "longest": 256,
+            "low": [128, 64, None],
+            "high": [256, 128, None],
         }
-    ).astype({"usable_length": "Int64", "claimed_length": "Int64"})
+    ).astype(dict.fromkeys(["usable_length", "claimed_length", "low", "high"], "Int64"))
     costs = differences().query("length == 256")
     figure = xt.plots.cost_against_usable_length(costs, lengths)
     reach, price = figure.axes
@@ -309,6 +313,8 @@ def test_cost_is_drawn_beside_usable_and_claimed_length_the_farthest_on_top() ->
         (">", 256.0): 2,
         ("|", 512.0): 2,
     }  # yarn: nothing longer was measured
+    bands = [np.asarray(line.get_xdata()).tolist() for line in reach.get_lines() if line.get_alpha()]
+    assert bands == [[64.0, 128.0], [128.0, 256.0]]  # plain has no interval
     assert [t.get_text() for t in price.texts] == ["+0.000", "+0.010", "-0.500"]
     assert "loss added at 256 tokens" in rendered(figure)
     with pytest.raises(xt.ResultError, match="no strategy has both"):

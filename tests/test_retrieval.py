@@ -145,7 +145,8 @@ def test_a_model_that_looks_back_finds_what_is_within_its_reach_and_nothing_else
         else:
             assert score.answer_rank > 1
             assert score.nll_mean > 4
-        assert [n for _, n in json.loads(score.units)] == [6, 6]
+        assert [n for _, n, _ in json.loads(score.units)] == [6, 6]
+        assert sum(hit for *_, hit in json.loads(score.units)) == score.accuracy * score.samples
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -16,14 +16,24 @@ from extrapolate.analysis.bounds import (
     supported_length,
     supporting_bases,
 )
+from extrapolate.analysis.estimates import Estimate, exact_pair_test, holm, of_blocks, of_documents, share_interval
 from extrapolate.analysis.linear_attention import linear_attention
 from extrapolate.analysis.pairs import break_length, break_lengths, rotary_pairs
 from extrapolate.analysis.positions import relative_positions
 from extrapolate.analysis.published import beside_published
-from extrapolate.analysis.statistics import context_gain, intervals, paired, short_context_cost, usable_length
+from extrapolate.analysis.statistics import (
+    context_gain,
+    intervals,
+    measured_breaks,
+    paired,
+    paired_answers,
+    short_context_cost,
+    usable_length,
+)
 
 __all__ = [
     "AttentionStatistics",
+    "Estimate",
     "attention_statistics",
     "beside_published",
     "break_length",
@@ -32,13 +42,20 @@ __all__ = [
     "copy_attention",
     "cosine_sum",
     "critical_dimension",
+    "exact_pair_test",
+    "holm",
     "intervals",
     "linear_attention",
     "long_term_decay",
+    "measured_breaks",
+    "of_blocks",
+    "of_documents",
     "paired",
+    "paired_answers",
     "relative_positions",
     "retrieval_distance",
     "rotary_pairs",
+    "share_interval",
     "short_context_cost",
     "smallest_base",
     "supported_length",

@@ -92,7 +92,8 @@ class Perplexity:
             where = f"protocol {self.protocol!r} with start_token={self.start_token} at length {shortest}"
             rule = f"at most {most}" if most else "shorter than any; take longer lengths"
             raise EvaluationError(
-                f"stride of {where} must be {rule}, got {self.stride}: a longer one leaves tokens unscored between windows"
+                f"stride of {where} must be {rule}, got {self.stride}: a longer one leaves tokens unscored between "
+                "windows"
             )
 
     def _checked_start_token(self) -> str:

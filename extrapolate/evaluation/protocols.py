@@ -139,8 +139,9 @@ def sliding(ask: Request) -> Iterator[Window]:
     """Windows of L at every ``stride``; each scores what no earlier one did, behind at least L - stride tokens.
 
     Windows overlap, so that no token is the first of its window and lost; only the first of the text is, unless a start
-    token stands before it. The first window scores all its tokens (``whole``, little context for its first) or its last ``stride`` (``tail``,
-    which leaves every scored token at least L - stride tokens of context). The last ends with the document.
+    token stands before it. The first window scores all its tokens (``whole``, little context for its first) or its last
+    ``stride`` (``tail``, which leaves every scored token at least L - stride tokens of context). The last ends with the
+    document.
     """
     done = 0
     for start in range(0, ask.tokens, ask.stride):

@@ -420,7 +420,7 @@ def _shipped(
     of_range = mscale[int(length > pretrained_length)]
     if of_range is not None:  # PhiMoE's code takes these for the factor, and never the list for long texts
         length = 1
-    # the length as a tensor, as transformers' modules have it: its powers are then taken in float32, bit for bit as there
+    # the length as a tensor, as transformers' modules have it: its powers are taken in float32, bit for bit as there
     seq_len: Any = torch.tensor(length)
     inv_freq, factor = ROPE_INIT_FUNCTIONS[rope_type](copy.deepcopy(config), device="cpu", seq_len=seq_len, **options)
     return Frequencies(inv_freq.float(), float(factor if of_range is None else of_range))

@@ -1,7 +1,6 @@
 """Put a strategy into a loaded model, prove that it took effect, and take it out again without a trace."""
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from extrapolate.strategies.base import Strategy
 from extrapolate.strategies.names import build
 from extrapolate.strategies.plain import Plain
 from extrapolate.strategies.shipped import Shipped
+
 
 class Patch:
     """Handle on a patched model.

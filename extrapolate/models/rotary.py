@@ -26,8 +26,9 @@ def text_length(strategy: Strategy, spec: RopeSpec, declared: int | None, start:
         )
     if declared is None and start > 0 and strategy.varies_with_length(spec):
         raise ModelError(
-            f"{strategy.name} depends on the length, and this call goes from position {start} to {stop - 1}: what is cached was computed for a shorter text; pass use_cache=False, or declare the length "
-            "of the whole text: extrapolate.patch(model, strategy, length=...)"
+            f"{strategy.name} depends on the length, and this call goes from position {start} to {stop - 1}: what is "
+            "cached was computed for a shorter text; pass use_cache=False, or declare the length of the whole text: "
+            "extrapolate.patch(model, strategy, length=...)"
         )
     return stop if declared is None else declared
 

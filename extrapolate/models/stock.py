@@ -42,9 +42,9 @@ def check_stock(model: nn.Module, seam: RotarySeam, spec: RopeSpec) -> None:
         if misread > TOLERANCE:
             told = _told(model, seam)
             raise ModelError(
-                f"{who}: {type(seam.module).__name__} does not do what {told} says: for a text of {at:,} tokens its own "
-                f"tables are up to {misread:.3g} times off {spec.shipped_type} RoPE with theta {spec.theta:g}; its code "
-                "has a rule of its own that is not known here, so every strategy would start from a wrong reading"
+                f"{who}: {type(seam.module).__name__} does not do what {told} says: for a text of {at:,} tokens its "
+                f"own tables are up to {misread:.3g} times off {spec.shipped_type} RoPE with theta {spec.theta:g}; its "
+                "code has a rule of its own that is not known here, and every strategy would start from a wrong reading"
             )
     warnings.warn(
         f"{who}: {seam.name}.{which}inv_freq is up to {off:.3g} times off what the config implies (theta "
@@ -56,8 +56,8 @@ def check_stock(model: nn.Module, seam: RotarySeam, spec: RopeSpec) -> None:
 def deviation(module: nn.Module, seam: RotarySeam, spec: RopeSpec) -> tuple[float, int]:
     """Largest relative difference between a module's tables and those its config implies, and at which text length.
 
-    0 where that cannot be told: on meta, where the module keeps tables that it makes when it likes (those of checkpoints'
-    own code, but for their buffer), and where a table ends before the length.
+    0 where that cannot be told: on meta, where the module keeps tables that it makes when it likes (checkpoints' own
+    code; their buffer is looked at), and where a table ends before the length.
     """
     if any(b.is_meta for b in (*module.buffers(), *module.parameters())):
         return 0.0, 0
@@ -74,7 +74,8 @@ def deviation(module: nn.Module, seam: RotarySeam, spec: RopeSpec) -> tuple[floa
             continue
         inv_freq, radius = found_at
         off = max(
-            _relative(inv_freq, expected.inv_freq), _relative(radius, torch.full_like(radius, expected.attention_factor))
+            _relative(inv_freq, expected.inv_freq),
+            _relative(radius, torch.full_like(radius, expected.attention_factor)),
         )
         if off > worst:
             worst, where = off, length

@@ -19,7 +19,7 @@ CEILING = 1e6
 def perplexity_by_length(table: pd.DataFrame, *, title: str | None = None, ceiling: float = CEILING) -> Figure:
     """Perplexity against context length, both logarithmic, one curve for each strategy.
 
-    A band is the 95 % bootstrap interval, where a cell tells more than one unit; with many curves there are none. The
+    A band is the 95 % interval, where a cell tells more than one unit; with many curves there are none. The
     pretrained length is marked. A point that is infinite, not a number, above the ceiling or failed has no place on
     the axis: it is drawn as a cross on the upper edge and counted in the legend. With more curves than colours the
     legend stands beside the axes, in the order in which the curves end.

@@ -20,7 +20,8 @@ def paired_differences(differences: pd.DataFrame, *, length: int | None = None, 
         title: above the axes.
 
     Returns:
-        A figure of one axes, 6.4 inches wide, a row for each strategy: filled where the interval leaves out 0.
+        A figure of one axes, 6.4 inches wide, a row for each strategy: filled where the verdict is sure, over all
+        comparisons of the table together.
 
     Raises:
         ResultError: when there is nothing at that length.
@@ -71,15 +72,16 @@ def cost_against_usable_length(costs: pd.DataFrame, lengths: pd.DataFrame, *, ti
 
     Returns:
         A figure of two axes, 7.2 inches wide, a row for each strategy in both tables and for the baseline. Left the
-        usable length, a tick at what the factor claims, an arrow where nothing longer was measured; right the cost
-        with its interval.
+        usable length with its interval as a broad band, a tick at what the factor claims, an arrow where nothing longer
+        was measured; right the cost with its interval.
 
     Raises:
         ResultError: when no strategy is in both.
     """
     itself = costs.drop_duplicates("baseline").assign(label=lambda rows: rows["baseline"], difference=0.0)
     itself[["low", "high"]] = np.nan
-    both = pd.concat([costs, itself]).merge(lengths, on="label").dropna(subset=["usable_length"])
+    of_length = lengths.rename(columns={"low": "surely", "high": "perhaps"})
+    both = pd.concat([costs, itself]).merge(of_length, on="label").dropna(subset=["usable_length"])
     if both.empty:
         raise ResultError("no strategy has both a short-context cost and a usable length")
     both = both.sort_values(["usable_length", "difference"], ascending=[True, False])
@@ -88,6 +90,9 @@ def cost_against_usable_length(costs: pd.DataFrame, lengths: pd.DataFrame, *, ti
     for y, (_, row) in enumerate(both.iterrows()):
         usable, cost = float(row["usable_length"]), float(row["difference"])
         reach.plot([float(row["pretrained_length"]), usable], [y, y], color=COLOURS[0], linewidth=1.6)
+        if not (pd.isna(row["surely"]) or pd.isna(row["perhaps"])):
+            band = [float(row["surely"]), float(row["perhaps"])]
+            reach.plot(band, [y, y], color=COLOURS[0], linewidth=6, alpha=0.25, solid_capstyle="butt")
         reach.plot(usable, y, ">" if usable == row["longest"] else "o", color=COLOURS[0], markersize=6)
         if not pd.isna(row["claimed_length"]):
             reach.plot(float(row["claimed_length"]), y, "|", color=COLOURS[1], markersize=13, markeredgewidth=2)

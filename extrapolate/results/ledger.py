@@ -17,7 +17,7 @@ from torch import Tensor
 
 from extrapolate.errors import ResultError
 from extrapolate.results.claims import claimed, forget
-from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, to_table
+from extrapolate.results.schema import SCHEMA, SCHEMA_VERSION, from_csv, to_table
 from extrapolate.storage import Location, digest, location, remove, remove_asides, write_folder
 
 CELLS, FAILURES, CLAIMS = "cells", "failures", "claims"
@@ -144,12 +144,17 @@ def read_results(path: str | Location) -> pd.DataFrame:
     status and error. Damaged cells are reported with a warning and left out.
 
     Args:
-        path: a results folder, or one above several; a path or a URL.
+        path: a results folder, or one above several; or the ``scores.csv`` that a sweep wrote. A path or a URL.
 
     Raises:
-        ResultError: when the folder does not exist.
+        ResultError: when there is no such folder, or the file is no table of results.
     """
     root = location(path)
+    if root.suffix == ".csv" and root.is_file():
+        try:
+            return _tidy(from_csv(root.read_bytes()))
+        except ResultError as error:
+            raise ResultError(f"{root}: {error}") from error
     if not root.is_dir():
         raise ResultError(f"no results folder at {root}")
     tables: dict[str, pa.Table] = {}
@@ -159,7 +164,10 @@ def read_results(path: str | Location) -> pd.DataFrame:
             warnings.warn(f"{folder} is damaged ({problem}) and left out; run the sweep again", stacklevel=2)
         elif folder.name not in tables:  # the same cell may stand in two results folders
             tables[folder.name] = pq.read_table(io.BytesIO((folder / SCORES).read_bytes()), schema=SCHEMA)
-    table = pa.concat_tables(tables.values()) if tables else SCHEMA.empty_table()
+    return _tidy(pa.concat_tables(tables.values()) if tables else SCHEMA.empty_table())
+
+
+def _tidy(table: pa.Table) -> pd.DataFrame:
     frame: pd.DataFrame = table.to_pandas()
     frame = frame.astype({name: "Int64" for name in SCHEMA.names if SCHEMA.field(name).type == pa.int64()})
     baseline = ~frame["strategy"].isin(["plain", "shipped"])  # what others are compared with comes first

@@ -1,9 +1,11 @@
 """The one schema of a result row: scalar columns, parameters as one JSON text column."""
 
+import io
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from extrapolate.errors import ResultError
@@ -61,7 +63,11 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("accuracy", pa.float64(), "of retrieval: share of questions whose whole answer greedy decoding gives"),
     ("answer_rank", pa.float64(), "of retrieval: mean over answer tokens of how many tokens the model prefers"),
     ("unit", pa.string(), "what uncertainty is over: document, block of one document, or sample (question)"),
-    ("units", pa.string(), "JSON: weighted loss and weight of each unit; their sums' quotient is nll_mean"),
+    (
+        "units",
+        pa.string(),
+        "JSON: weighted loss and weight of each unit; their sums' quotient is nll_mean; of an answer also 1 if right",
+    ),
     ("nonfinite", pa.int64(), "losses that are NaN or infinite"),
     ("seconds", pa.float64(), "the cell's forward passes, all lengths together"),
     ("tokens_per_second", pa.float64(), "tokens of model input a second"),
@@ -91,6 +97,37 @@ def to_table(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
         return pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ResultError(f"a result row does not fit the schema: {error}") from error
+
+
+def from_csv(content: bytes) -> pa.Table:
+    """Rows that a sweep published as ``scores.csv``; a column that an earlier release had not is null.
+
+    Raises:
+        ResultError: for a column that the schema does not have, or a value of another type.
+    """
+    try:
+        text = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
+    except (ValueError, UnicodeDecodeError) as error:  # pandas' own errors are ValueErrors
+        raise ResultError(f"not a CSV table: {error}") from error
+    unknown = set(text.columns) - set(SCHEMA.names)
+    if unknown:
+        raise ResultError(f"unknown result column(s) {', '.join(sorted(unknown))}")
+    columns = {}
+    for name in text.columns:
+        kind = SCHEMA.field(name).type
+        values = [None if value == "" else value for value in text[name]]
+        try:
+            if kind == pa.float64():
+                values = [None if value is None else float(value) for value in values]
+            elif kind == pa.int64():
+                values = [None if value is None else int(value) for value in values]
+            elif kind == pa.bool_():
+                values = [None if value is None else {"True": True, "False": False}[value] for value in values]
+        except (ValueError, KeyError) as error:
+            raise ResultError(f"column {name} does not hold {kind}: {error}") from error
+        columns[name] = pa.array(values, kind)
+    rows = len(text)
+    return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in SCHEMA], schema=SCHEMA)
 
 
 def json_text(value: Any) -> str:

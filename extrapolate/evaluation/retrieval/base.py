@@ -73,7 +73,7 @@ class RetrievalScore:
         perplexity: ``exp(nll_mean)``.
         nonfinite: losses that are NaN or infinite.
         unit: ``sample``.
-        units: JSON, loss and tokens of each answer.
+        units: JSON, of each answer its loss, its tokens, and 1 where it is right, else 0.
     """
 
     length: int
@@ -293,12 +293,14 @@ def _score(length: int, depth: float | None, documents: int, losses: Tensor, ran
     nonfinite = int((~torch.isfinite(answers)).sum())
     total = math.nan if nonfinite else float(answers.sum())
     mean = total / answers.numel()
+    right = ((ranks == 0) | ~real).all(dim=1)
+    units = unit_sums(sample, answers, torch.ones_like(answers))
     return RetrievalScore(
         length=length,
         length_used=length,
         depth=depth,
         samples=len(losses),
-        accuracy=float(((ranks == 0) | ~real).all(dim=1).double().mean()),
+        accuracy=float(right.double().mean()),
         answer_rank=float(ranks[real].double().mean()),
         documents=documents,
         windows=len(losses),
@@ -308,7 +310,7 @@ def _score(length: int, depth: float | None, documents: int, losses: Tensor, ran
         perplexity=perplexity(mean),
         nonfinite=nonfinite,
         unit="sample",
-        units=json.dumps(unit_sums(sample, answers, torch.ones_like(answers))),
+        units=json.dumps([[*unit, int(hit)] for unit, hit in zip(units, right, strict=True)]),
     )
 
 
