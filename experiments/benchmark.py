@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import extrapolate as xt
+from experiments.names import run
 from extrapolate.storage import write_atomic
 
 DOCUMENT = "1981-Carter-1"
@@ -262,4 +263,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "benchmark")

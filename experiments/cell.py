@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 import transformers
-from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import extrapolate as xt
 from experiments.folders import results_folder
 from experiments.planning import REQUEST
+from experiments.preflight import made
 from extrapolate.errors import ExtrapolateError, first_line
-from extrapolate.models.load import BUNDLED, DTYPES, PACKAGED
+from extrapolate.models.load import DTYPES
 from extrapolate.models.memory import Footprint, free_memory
 from extrapolate.results import cell_key
 from extrapolate.results.ledger import CELLS
@@ -81,14 +81,14 @@ def run_cell(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _compute(cfg: DictConfig, ledger: xt.Ledger, facts: dict[str, Any]) -> dict[str, Any]:
-    strategy: xt.Strategy = instantiate(with_absolute_paths(cfg.strategy))
+    strategy: xt.Strategy = made(cfg.strategy, "strategy")
     layers = cfg.layers if cfg.layers is None or isinstance(cfg.layers, str) else sorted(cfg.layers)
     label = strategy.label if layers is None else f"{strategy.label}, layers {_words(layers)}"
     facts.update(strategy=strategy.name, label=label, parameters=json_text(strategy.parameters()))
     facts.update(factor=strategy.parameters().get("factor"))
-    evaluation: xt.Evaluation = instantiate(cfg.evaluation)
+    evaluation: xt.Evaluation = made(cfg.evaluation, "evaluation")
     facts.update(lengths=evaluation.lengths, **evaluation.columns())
-    checkpoint: xt.Checkpoint = instantiate(with_absolute_paths(cfg.model))
+    checkpoint: xt.Checkpoint = made(cfg.model, "model")
     content = checkpoint.digest()
     spec = _spec(checkpoint, content, layers if isinstance(layers, str) else None)
     dtype, device = checkpoint.resolved_dtype(), checkpoint.torch_device().type
@@ -292,7 +292,7 @@ def _documents(cfg: DictConfig, tokenizer: Any, min_tokens: int) -> list[xt.Docu
     if not min_tokens:
         return []
     return xt.load_documents(
-        instantiate(with_absolute_paths(cfg.data.source)),
+        made(cfg.data.source, "data.source"),
         tokenizer,
         documents=cfg.data.documents,
         min_tokens=min_tokens,
@@ -390,23 +390,6 @@ def _free_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-PATHS = ("path", "offload_folder", "long_factor", "short_factor")
-"""Settings that may name a file or folder."""
-
-
-def with_absolute_paths(node: DictConfig) -> DictConfig:
-    """Relative paths mean the folder the command was given in, also when Hydra changes into the job's own."""
-    node = node.copy()
-    for name in node:
-        value = None if OmegaConf.is_missing(node, name) else node[name]
-        if isinstance(value, DictConfig):
-            node[name] = with_absolute_paths(value)
-        elif name in PATHS and isinstance(value, str) and value not in {*PACKAGED, *BUNDLED}:
-            absolute = to_absolute_path(value)
-            node[name] = absolute if Path(absolute).exists() else value
-    return node
 
 
 def _class_name(strategy: xt.Strategy) -> str:

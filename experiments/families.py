@@ -20,6 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_ty
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import extrapolate as xt
+from experiments.names import run
 from extrapolate.models.attention import seats
 from extrapolate.models.families import RotarySeam, find_rotary
 from extrapolate.storage import write_atomic
@@ -328,4 +329,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "families")

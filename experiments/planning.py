@@ -8,6 +8,8 @@ from typing import Any
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.names import near
+
 REQUEST = ("model", "strategy", "data", "evaluation")
 """What a cell is asked for."""
 
@@ -20,11 +22,13 @@ class Plan:
         jobs: overrides of each.
         weights: of each, in proportion to how long it may take.
         notes: what was left out and why, a line each.
+        configs: what each job is composed to.
     """
 
     jobs: tuple[tuple[str, ...], ...]
     weights: tuple[float, ...]
     notes: tuple[str, ...]
+    configs: tuple[DictConfig, ...] = ()
 
 
 def planned(combinations: Sequence[Sequence[str]], load: Callable[[Sequence[str]], DictConfig]) -> Plan:
@@ -46,7 +50,7 @@ def planned(combinations: Sequence[Sequence[str]], load: Callable[[Sequence[str]
     seen: set[str] = set()
     notes: list[str] = []
     models: dict[str, int] = {}
-    found: list[tuple[int, float, tuple[str, ...]]] = []
+    found: list[tuple[int, float, tuple[str, ...], DictConfig]] = []
     for overrides in combinations:
         job = list(overrides)
         while True:
@@ -66,15 +70,20 @@ def planned(combinations: Sequence[Sequence[str]], load: Callable[[Sequence[str]
             continue
         seen.add(request)
         model = models.setdefault(_text(config.model), len(models))
-        found.append((model, _longest(config), tuple(job)))
+        found.append((model, _longest(config), tuple(job), config))
     for field, (refused, names) in dropped.items():
         if field not in applied:
-            raise refused
+            group = field.partition(".")[0]
+            known = {f"{group}.{key}" for *_, config in found for key in config[group] if key != "_target_"}
+            raise ConfigCompositionException(
+                f"no job has a setting {field!r}; {near(field, sorted(known))}"
+            ) from refused
         notes.append(f"{field} does not apply to {', '.join(sorted(names))}, which runs without it")
     if len(found) < len(combinations):
         notes.append(f"{len(combinations)} combinations are {len(found)} cells: the others ask for the same")
     found.sort(key=lambda each: (each[0], -each[1]))
-    return Plan(tuple(job for *_, job in found), tuple(longest for _, longest, _ in found), tuple(notes))
+    jobs, weights = tuple(job for *_, job, _ in found), tuple(longest for _, longest, *_ in found)
+    return Plan(jobs, weights, tuple(notes), tuple(config for *_, config in found))
 
 
 def deferred(arguments: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 import extrapolate as xt
 from experiments.folders import results_folder
+from experiments.names import run
 from experiments.summary import draw, print_paths, print_scores
 
 
@@ -31,4 +32,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "plot")

@@ -28,6 +28,7 @@ from transformers.models.xglm.modeling_xglm import XGLMSinusoidalPositionalEmbed
 
 import extrapolate as xt
 from experiments import training
+from experiments.names import run as command
 from extrapolate.errors import EvaluationError
 from extrapolate.storage import digest, new_folder
 
@@ -253,4 +254,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main, "position_encodings")

@@ -16,6 +16,7 @@ from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import training
+from experiments.names import run as command
 from extrapolate.storage import new_folder
 
 log = logging.getLogger("extrapolate")
@@ -59,4 +60,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command(main, "pretrain")

@@ -21,6 +21,7 @@ from rich.console import Console
 
 import extrapolate as xt
 from experiments.folders import results_folder
+from experiments.names import run
 from experiments.summary import conclusions, figures, measured, number, print_paths, title_of
 from extrapolate.results import COLUMNS
 from extrapolate.storage import Location, write_atomic
@@ -324,4 +325,4 @@ def _told(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "report")

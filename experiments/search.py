@@ -35,7 +35,10 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 import extrapolate as xt
-from experiments.cell import model_of, run_cell, with_absolute_paths
+from experiments.cell import model_of, run_cell
+from experiments.folders import with_absolute_paths
+from experiments.names import run
+from experiments.preflight import made, preflight
 from experiments.summary import print_paths, report, save_figures
 from extrapolate.plots.style import COLOURS, Figure, plain_frame
 from extrapolate.rope import base_frequencies
@@ -369,12 +372,12 @@ def prepare(cfg: DictConfig) -> tuple[Problem, Any]:
         raise SearchError(f"search_documents and final_documents must be disjoint, both have {', '.join(both)}")
     if not 2 <= cfg.short < cfg.target:
         raise SearchError(f"short={cfg.short} must be at least 2 tokens and below target={cfg.target}")
-    checkpoint: xt.Checkpoint = instantiate(with_absolute_paths(cfg.model))
+    checkpoint: xt.Checkpoint = made(cfg.model, "model")
     content = checkpoint.digest()
     spec, tokenizer = checkpoint.spec(), checkpoint.tokenizer()
     evaluation = xt.Perplexity(lengths=[cfg.short, cfg.target], protocol="last", targets=cfg.targets)
     documents = xt.load_documents(
-        instantiate(with_absolute_paths(cfg.data.source)),
+        made(cfg.data.source, "data.source"),
         tokenizer,
         names=list(cfg.search_documents),
         min_tokens=evaluation.min_tokens,
@@ -394,35 +397,43 @@ def prepare(cfg: DictConfig) -> tuple[Problem, Any]:
     return replace(problem, plain=short), identity
 
 
-def final_score(cfg: DictConfig, folder: Path, found: xt.Strategy) -> int:
-    """Score the winner, the starts and plain on unseen documents: cells of a results folder, as a sweep has them."""
+def final_cells(cfg: DictConfig, folder: Path, found: xt.Strategy | None = None) -> list[DictConfig]:
+    """Plain, the starts and the winner on unseen documents: cells of a results folder, as a sweep has them."""
     nodes = [{"_target_": "extrapolate.Plain"}, *OmegaConf.to_container(cfg.start, resolve=True)]  # type: ignore[misc]
-    nodes.append({"_target_": cfg.strategy._target_, **found.parameters()})
-    outcomes = []
-    for node in nodes:
-        cell = OmegaConf.create(
+    if found is not None:
+        nodes.append({"_target_": cfg.strategy._target_, **found.parameters()})
+    evaluation = {
+        "_target_": "extrapolate.Perplexity",
+        "lengths": [cfg.short, cfg.target],
+        "protocol": "last",
+        "targets": cfg.targets,
+    }
+    return [
+        OmegaConf.create(
             {
                 "model": cfg.model,
                 "strategy": node,
                 "data": {**cfg.data, "names": list(cfg.final_documents)},
-                "evaluation": {
-                    "_target_": "extrapolate.Perplexity",
-                    "lengths": [int(cfg.short), int(cfg.target)],
-                    "protocol": "last",
-                    "targets": int(cfg.targets),
-                },
+                "evaluation": evaluation,
                 "layers": None,
                 "results": str(folder / "final"),
                 "progress": bool(cfg.progress),
             }
         )
-        outcomes.append(run_cell(cell))
-    return report(folder / "final", outcomes)
+        for node in nodes
+    ]
+
+
+def final_score(cfg: DictConfig, folder: Path, found: xt.Strategy) -> int:
+    """Score the winner, the starts and plain on unseen documents; how many of these cells failed."""
+    return report(folder / "final", [run_cell(cell) for cell in final_cells(cfg, folder, found)])
 
 
 def search(cfg: DictConfig) -> int:
     """Run or go on with a search, write what it found; how many of the final cells failed."""
     folder = Path(to_absolute_path(cfg.results))
+    if not cfg.helper:
+        preflight(final_cells(cfg, folder))
     problem, identity = prepare(cfg)
     study = study_of(cfg, folder, problem.spec, identity)
     as_helper = ("workers=1", "helper=true", f"threads={torch.get_num_threads()}")
@@ -474,4 +485,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, "search")

@@ -13,11 +13,14 @@ import hydra
 import torch
 import transformers
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.cell import run_cell
 from experiments.launchers import prefer_our_settings, take_gpu, threads
+from experiments.names import run
 from experiments.planning import deferred
+from experiments.preflight import preflight
 from experiments.progress import OUTCOME
 from extrapolate.storage import write_atomic
 
@@ -29,6 +32,8 @@ def main(cfg: DictConfig) -> None:
     """Run one cell and note its outcome beside the job's log; the summary callback prints the table."""
     transformers.utils.logging.disable_progress_bar()
     hydra_config = HydraConfig.get()
+    if hydra_config.mode == RunMode.RUN:  # the sweeper does so for its jobs
+        preflight([cfg])
     take_gpu(hydra_config)
     count = cfg.threads or threads(hydra_config)
     if count:
@@ -44,4 +49,4 @@ def main(cfg: DictConfig) -> None:
 if __name__ == "__main__":
     sys.argv[1:] = deferred(sys.argv[1:])
     prefer_our_settings()
-    main()
+    run(main, "sweep")

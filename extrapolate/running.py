@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 LOGITS_AT_ONCE = 2**24
 """Logits held at a time (64 MiB in float32), whatever the length and the vocabulary are."""
@@ -14,6 +13,8 @@ LOGITS_AT_ONCE = 2**24
 
 def body_of(model: Any) -> nn.Module:
     """The part of a language model that ends in hidden states; the model itself where none is found."""
+    from transformers import PreTrainedModel  # two seconds, which a command's start is spared
+
     body: Any = getattr(model, "base_model", model)
     if body is model:
         with contextlib.suppress(Exception):  # models without one say so in several ways

@@ -11,9 +11,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.names import stop
 from experiments.planning import Plan, planned
 from experiments.progress import OUTCOME, overall
-from extrapolate.errors import ResultError
 
 log = logging.getLogger("extrapolate")
 
@@ -44,11 +44,17 @@ class CellSweeper(BasicSweeper):
         def load(job: Sequence[str]) -> DictConfig:
             return loader.load_sweep_config(config, list(job))
 
-        plan = planned(combinations, load)
+        try:
+            plan = planned(combinations, load)
+        except ConfigCompositionException as error:
+            stop([str(error)])
         for note in plan.notes:
             log.info(note)
         if not plan.jobs:
             raise ConfigCompositionException("the sweep is empty: one of " + " ".join(arguments) + " has no value")
+        from experiments.preflight import preflight  # when it is needed: Hydra looks for plugins in every command
+
+        preflight(plan.configs)
         folder = Path(config.hydra.sweep.dir)
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(config, folder / "multirun.yaml")
@@ -91,7 +97,8 @@ class CellSweeper(BasicSweeper):
         """Record the cells of jobs that began and noted nothing; not of those that may still run elsewhere."""
         if _queued(self.launcher):
             return
-        from experiments.cell import record_lost  # when it is needed: Hydra looks for plugins in every command
+        from experiments.cell import record_lost
+        from extrapolate.errors import ResultError
 
         for number, job in enumerate(plan.jobs):
             if (folder / str(number)).exists() and not (folder / str(number) / OUTCOME).exists():

@@ -1,5 +1,6 @@
 """The real model on real text: SmolLM2-135M on an annual message. Numbers measured once, kept in docs/ and the LOG."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import extrapolate as xt
-from extrapolate.analysis import paired
+from extrapolate.analysis import measured_breaks, paired, share_interval
 from extrapolate.evaluation.protocols import PROTOCOLS
 
 RAW = Path(__file__).parent.parent / "docs" / "smollm2_32k" / "scores.csv"
@@ -160,8 +161,24 @@ def test_the_readme_shows_the_answers_that_were_found() -> None:
         name, *cells = [cell.strip() for cell in line.strip("|").split("|")]
         task, label = name.split(", ")
         for length, cell in zip(lengths, cells, strict=True):
-            right, loss = found.xs((task, label, length))
-            assert cell == f"{right:.0%} {loss:.2f}"
+            right, loss = found.loc[[(task, label, length)]].to_numpy(float)[0]
+            low, high = share_interval(round(3 * right), 3)
+            assert cell == f"{right:.0%} [{100 * low:.0f}, {100 * high:.0f}] {loss:.2f}"
+
+
+def test_the_readme_shows_the_breaks_that_were_measured() -> None:
+    readme = (RAW.parents[2] / "README.md").read_text(encoding="utf-8")
+    lines = readme[readme.index("| ×8 of 512 | claimed |") :].splitlines()[2:]
+    found = measured_breaks(xt.read_results(RAW.parents[1] / "usable_4k" / "scores.csv")).set_index("label")
+    for line in itertools.takewhile(lambda line: line.startswith("|"), lines):
+        names, *_, cell = [cell.strip() for cell in line.strip("|").split("|")]
+        for name in names.split(", "):
+            row = found.loc[[name if name in found.index else f"{name} ×8"]].iloc[0]
+            if pd.isna(row["break_length"]):
+                assert cell == "not by 4,096"
+                continue
+            low, high = ("–" if pd.isna(row[end]) else f"{row[end]:,.0f}" for end in ("low", "high"))
+            assert cell == f"{row['break_length']:,.0f} [{low}, {high}]"
 
 
 def test_the_readmes_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

