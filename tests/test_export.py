@@ -16,6 +16,7 @@ import transformers
 import extrapolate as xt
 from extrapolate.models.families import SAVED
 from extrapolate.rope import RopeSpec
+from extrapolate.strategies.names import build
 from tests import reference
 from tests.conftest import byte_tokenizer, logits, tiny_model, tokens
 from tests.strategies import TABLE, Row
@@ -322,6 +323,19 @@ def test_a_config_saved_by_a_later_release_is_refused_by_name() -> None:
     model.config.extrapolate["strategy"] = {"strategy": "os.system"}
     with pytest.raises(xt.StrategyError, match="this release has no strategy"):
         xt.patch(model, xt.Plain())
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"strategy": "yran", "factor": 4}, r"; did you mean yarn\? there are abf, .*, yarn$"),
+        ({"strategy": "ntk", "facto": 4}, "; its fields are factor"),
+        ({"strategy": "plain", "factor": 4}, "; its fields are none"),
+    ],
+)
+def test_a_strategy_by_name_that_is_none_is_told_near_ones(description: dict[str, Any], message: str) -> None:
+    with pytest.raises(xt.StrategyError, match=message):
+        build(description)
 
 
 def test_saving_warns_at_the_users_line(tmp_path: Path) -> None:

@@ -731,3 +731,34 @@ def test_the_patched_module_prints_its_strategy(tiny: Any) -> None:
     xt.patch(tiny, xt.YaRN(factor=4))
     assert isinstance(rotary(tiny), PatchedRotary)
     assert "YaRN(factor=4.0" in repr(tiny)
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_a_config_that_names_two_scalings_is_warned_of_with_both_and_which_counts(key: str) -> None:
+    both = {"type": "linear", "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    changes: dict[str, Any] = {key: {**both, "rope_theta": 10000.0}}
+    model = tiny_model(**changes)
+    message = "LlamaConfig names two scaling types: type='linear' and rope_type='yarn'; rope_type counts"
+    with pytest.warns(UserWarning, match=message):
+        assert read_spec(model.config).shipped_type == "yarn"
+    stock = logits(model, tokens(100))
+    with pytest.warns(UserWarning, match=message), xt.patched(model, xt.Shipped()):
+        assert torch.equal(logits(model, tokens(100)), stock)  # what transformers makes of it
+
+
+@pytest.mark.parametrize(
+    ("names", "counts"),
+    [
+        ({"type": "linear", "rope_type": "linear", "factor": 2.0}, "linear"),
+        ({"type": "mrope", "rope_type": "default"}, "default"),  # Qwen2-VL's, both its own
+        (
+            {"type": "su", "rope_type": "longrope", "factor": 2.0, "short_factor": [1] * 8, "long_factor": [2] * 8},
+            "longrope",
+        ),
+    ],
+    ids=["the same twice", "mrope", "su"],
+)
+def test_older_and_newer_names_of_one_scaling_are_no_two(names: dict[str, Any], counts: str) -> None:
+    config = tiny_model().config
+    config.rope_parameters = {**names, "rope_theta": 10000.0, "original_max_position_embeddings": 64}
+    assert read_spec(config).shipped_type == counts

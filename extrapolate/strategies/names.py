@@ -1,5 +1,8 @@
 """A strategy as plain data and back, so that a saved model can name it."""
 
+import dataclasses
+import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from extrapolate import strategies
@@ -38,4 +41,18 @@ def build(description: Any) -> Strategy:
             return Composed(tuple(build(part) for part in fields["parts"]))
         return kinds()[name](**fields)
     except (KeyError, TypeError, ValueError) as error:
-        raise StrategyError(f"this release has no strategy such as {description!r}") from error
+        raise StrategyError(f"this release has no strategy such as {description!r}{_hint(description)}") from error
+
+
+def _hint(description: Any) -> str:
+    """Names near to one that is not there, or the fields that there are."""
+    name = description.get("strategy") if isinstance(description, Mapping) else None
+    if name is None or name == Composed.name:
+        return ""
+    if name in kinds():
+        fields = [field.name for field in dataclasses.fields(kinds()[name])]
+        return "" if set(description) <= {"strategy", *fields} else f"; its fields are {', '.join(fields) or 'none'}"
+    known = sorted(kinds().keys() - {"strategy", "transform"})  # which are bases of others
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"; {meant}there are {', '.join(known)}"
