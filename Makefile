@@ -63,7 +63,7 @@ verify: $(READY) ## every strategy against its independent references
 test: $(READY) ## all tests but the slow ones
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-families: $(READY) ## every RoPE architecture of transformers, tiny (half a minute on two cores)
+test-families: $(READY) ## every RoPE architecture of transformers, tiny, and what it may ship (two minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m families
 
 OLDEST := $(shell sed -n 's/.*"transformers>=\([0-9.]*\),.*/\1/p' pyproject.toml).0
