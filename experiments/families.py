@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 import extrapolate as xt
 from experiments.names import run
-from extrapolate.models.attention import seats
+from extrapolate.attention.seat import seats
 from extrapolate.models.families import RotarySeam, find_rotary
 from extrapolate.storage import write_atomic
 

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import extrapolate as xt
-from extrapolate.models import attention
-from extrapolate.models.attention import BoundedLayer, Turn, seats
+from extrapolate.attention import kernels, plan
+from extrapolate.attention.cache import BoundedLayer
+from extrapolate.attention.seat import Turn, seats
 from tests import reference
 from tests.conftest import byte_tokenizer, logits, tiny_model, tokens
 from tests.strategies import SMALL, TABLE, Row
@@ -40,8 +41,8 @@ def name_of(strategy: xt.Strategy) -> str:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks so small that tiny texts have many, and pieces of all kinds."""
-    monkeypatch.setattr(attention, "BLOCK", 24)
-    monkeypatch.setattr(attention, "KEYS_AT_ONCE", 10)
+    monkeypatch.setattr(plan, "BLOCK", 24)
+    monkeypatch.setattr(kernels, "KEYS_AT_ONCE", 10)
 
 
 def expected_logits(model: Any, row: Row, ids: torch.Tensor) -> torch.Tensor:
@@ -89,7 +90,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, strategy: xt.Str
     model, ids = tiny_model(), tokens(90)
     with xt.patched(model, strategy):
         expected = logits(model, ids)
-        monkeypatch.setattr(attention, "BLOCK", block)
+        monkeypatch.setattr(plan, "BLOCK", block)
         next(iter(seats(model).values())).banded.plans.clear()
         close(logits(model, ids), expected, 2e-5)
 
@@ -621,13 +622,13 @@ def test_the_layers_of_a_pass_share_the_plan_of_each_row(tiny: Any, monkeypatch:
     mask = torch.ones_like(ids)
     for row in range(12):
         mask[row, :row] = 0
-    planned = attention.Banded._planned
+    planned = plan.Banded._planned
 
     def counted(*args: Any) -> Any:
         made.append(args[1:3])
         return planned(*args)
 
-    monkeypatch.setattr(attention.Banded, "_planned", counted)
+    monkeypatch.setattr(plan.Banded, "_planned", counted)
     with xt.patched(tiny, xt.ReRoPE(window=16)), torch.no_grad():
         made.clear()
         tiny(ids, attention_mask=mask, use_cache=False)
@@ -654,7 +655,7 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_no_tensor_of_length_by_length_is_ever_made(
     tiny: Any, strategy: xt.Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "BLOCK", 128)
+    monkeypatch.setattr(plan, "BLOCK", 128)
     strategy = xt.SelfExtend(group=64, window=24) if isinstance(strategy, xt.SelfExtend) else strategy
     ids = tokens(1200)
     with xt.patched(tiny, strategy), Largest() as largest:  # type: ignore[no-untyped-call]
@@ -666,9 +667,9 @@ def test_the_kernel_for_cuda_is_called_as_it_wants_to_be() -> None:
     # no GPU here: shapes and signature through the meta device, the wrapper's arithmetic through the other kernel
     query, key = (torch.empty(2, heads, 24, 16, device="meta") for heads in (4, 2))
     mask = torch.ones(24, 24, dtype=torch.bool).tril(-1)
-    piece = attention.Piece(0, 24, mask, empty=~mask.any(dim=1))
-    on_meta = attention._on(piece, torch.device("meta"))
-    out, lse = attention._efficient_on_cuda(query, key, key, 0.25, on_meta)
+    piece = plan.Piece(0, 24, mask, empty=~mask.any(dim=1))
+    on_meta = plan._on(piece, torch.device("meta"))
+    out, lse = kernels.efficient_on_cuda(query, key, key, 0.25, on_meta)
     assert (out.shape, lse.shape, lse.dtype) == ((2, 4, 24, 16), (2, 4, 24), torch.float32)
 
 
@@ -680,9 +681,9 @@ def test_kernels_agree_on_output_and_log_sum_exp(causal: bool, masked: bool) -> 
     mask = torch.rand(24, 24, generator=generator) > 0.5 if masked and not causal else None
     if mask is not None:
         mask[5] = False
-    piece = attention.Piece(0, 24, mask, causal, None if mask is None else ~mask.any(dim=1))
-    fused = attention._flash_on_cpu(query, key, value, 0.3, piece)
-    scores = attention._by_scores(query, key, value, 0.3, piece, None)
+    piece = plan.Piece(0, 24, mask, causal, None if mask is None else ~mask.any(dim=1))
+    fused = kernels.flash_on_cpu(query, key, value, 0.3, piece)
+    scores = kernels.by_scores(query, key, value, 0.3, piece, None)
     for a, b in zip(fused, scores, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     if mask is not None:
@@ -692,7 +693,7 @@ def test_kernels_agree_on_output_and_log_sum_exp(causal: bool, masked: bool) -> 
 
 def test_merging_keeps_what_is_not_a_number() -> None:
     out, lse = torch.ones(1, 1, 3, 2), torch.tensor([[[0.0, -math.inf, math.nan]]])
-    merged, total = attention._merge((out, lse), (out * 3, torch.tensor([[[0.0, -math.inf, 0.0]]])))
+    merged, total = kernels.merge((out, lse), (out * 3, torch.tensor([[[0.0, -math.inf, 0.0]]])))
     assert merged[0, 0, 0].tolist() == [2, 2]
     assert merged[0, 0, 1].tolist() == [0, 0]
     assert merged[0, 0, 2].isnan().all()

@@ -11,7 +11,8 @@ import torch
 import extrapolate as xt
 from extrapolate.analysis import attention_statistics, copy_attention, retrieval_distance
 from extrapolate.analysis.attention import octaves
-from extrapolate.models.attention import OBSERVED, OBSERVER, Observer
+from extrapolate.attention.run import OBSERVED
+from extrapolate.attention.seat import OBSERVER, Observer
 from extrapolate.models.observe import observed
 from tests.conftest import logits, tiny_model, tokens
 

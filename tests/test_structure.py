@@ -22,12 +22,13 @@ ALLOWED = {
     "running": set[str](),
     "rope": BASE,
     "strategies": BASE | {"rope", "strategies"},
-    "models": BASE | {"rope", "running", "strategies", "models"},
+    "attention": BASE | {"rope", "strategies", "attention"},
+    "models": BASE | {"rope", "running", "strategies", "attention", "models"},
     "harness": BASE | {"rope", "strategies", "models"},
     "data": BASE | {"data"},
     "evaluation": BASE | {"running", "data", "evaluation"},
     "results": BASE | {"results"},
-    "analysis": BASE | {"rope", "running", "strategies", "models", "analysis"},
+    "analysis": BASE | {"rope", "running", "strategies", "attention", "models", "analysis"},
     "plots": BASE | {"rope", "strategies", "results", "analysis", "plots"},
 }
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extrapolate.attention.seat import Observer, Seat
 from extrapolate.errors import ModelError
-from extrapolate.models.attention import Observer, Seat
 from extrapolate.models.layers import index_of
 from extrapolate.models.observe import observed
 from extrapolate.running import body_of, evaluating, input_device

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from extrapolate.attention.plan import Banded
+from extrapolate.attention.run import NAME, register
+from extrapolate.attention.seat import PROBE, Probe, Seat, Turn
 from extrapolate.errors import ModelError, first_line
-from extrapolate.models.attention import NAME, PROBE, Banded, Probe, Seat, Turn, register
 from extrapolate.models.installed import Installed, install
 from extrapolate.models.layers import index_of
 from extrapolate.models.rotary import PatchedRotary

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from extrapolate.models.attention import ATTRIBUTE, Seat, seats
+from extrapolate.attention.seat import ATTRIBUTE, Seat, seats
 from extrapolate.models.families import RotarySeam, find_rotary
 from extrapolate.models.rotary import PatchedRotary
 from extrapolate.models.saving import exported_config

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from extrapolate.models.attention import BLOCK
+from extrapolate.attention.plan import BLOCK
 from extrapolate.models.load import HEADS
 from extrapolate.running import LOGITS_AT_ONCE
 

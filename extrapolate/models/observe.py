@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from extrapolate.models.attention import OBSERVER, Observer, seats
+from extrapolate.attention.seat import OBSERVER, Observer, seats
 from extrapolate.models.examine import banded
 from extrapolate.models.families import spec_of
 from extrapolate.models.installed import Installed, install, seams_of

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import Cache, DynamicCache
 
+from extrapolate.attention.cache import BoundedLayer
 from extrapolate.errors import ModelError, StrategyError
-from extrapolate.models.attention import BoundedLayer
 from extrapolate.models.examine import banded, trial
 from extrapolate.models.export import check_length
 from extrapolate.models.families import RotarySeam, lay_out, parts, saved_entry, spec_of

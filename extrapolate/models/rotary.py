@@ -6,31 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from extrapolate.attention.plan import text_length
 from extrapolate.errors import ModelError
 from extrapolate.models.families import RotarySeam, lay_out
 from extrapolate.rope import Frequencies, RopeSpec, cos_sin, unit_circle
 from extrapolate.strategies.base import Strategy
-
-
-def text_length(strategy: Strategy, spec: RopeSpec, declared: int | None, start: int, stop: int) -> int:
-    """Tokens of the text for which a call that runs its tokens ``start``…``stop - 1`` computes: declared, or so far.
-
-    Raises:
-        ModelError: when the text is longer than declared, or a strategy that depends on the length would meet what an
-            earlier call computed for a shorter text.
-    """
-    if declared is not None and stop > declared:
-        raise ModelError(
-            f"the text has {stop} tokens by now, but the model was patched with length={declared}; declare the longest "
-            "text"
-        )
-    if declared is None and start > 0 and strategy.varies_with_length(spec):
-        raise ModelError(
-            f"{strategy.name} depends on the length, and this call goes from position {start} to {stop - 1}: what is "
-            "cached was computed for a shorter text; pass use_cache=False, or declare the length of the whole text: "
-            "extrapolate.patch(model, strategy, length=...)"
-        )
-    return stop if declared is None else declared
 
 
 def _polar(frequencies: Frequencies, positions: Tensor) -> tuple[Tensor, Tensor]:
