@@ -87,9 +87,9 @@ def made(node: DictConfig, where: str) -> Any:
         cause: BaseException = error
         while type(cause).__module__.startswith("hydra") and cause.__cause__ is not None:
             cause = cause.__cause__
-        if isinstance(cause, ExtrapolateError):
-            raise cause from error
-        raise
+        if cause is error:
+            raise
+        raise cause from error
 
 
 def _made(node: DictConfig, where: str, found: list[str]) -> Any | None:

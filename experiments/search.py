@@ -35,7 +35,7 @@ from rich.console import Console
 from tqdm.auto import tqdm
 
 import extrapolate as xt
-from experiments.cell import model_of, run_cell
+from experiments.cell import HELD, run_cell
 from experiments.folders import with_absolute_paths
 from experiments.names import run
 from experiments.preflight import made, preflight
@@ -383,7 +383,7 @@ def prepare(cfg: DictConfig) -> tuple[Problem, Any]:
         min_tokens=evaluation.min_tokens,
         progress=cfg.progress,
     )
-    problem = Problem(model_of(checkpoint, content, "causal"), spec, tokenizer, documents, evaluation, cfg, math.nan)
+    problem = Problem(HELD.get(checkpoint, "causal"), spec, tokenizer, documents, evaluation, cfg, math.nan)
     short, target = problem.losses(xt.Plain(), documents)
     log.info("plain: %.4f behind %d tokens, %.4f behind %d", short, cfg.short, target, cfg.target)
     settings: Any = OmegaConf.to_container(cfg, resolve=True)

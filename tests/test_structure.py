@@ -29,6 +29,7 @@ ALLOWED = {
     "evaluation": BASE | {"running", "data", "evaluation"},
     "results": BASE | {"results"},
     "analysis": BASE | {"rope", "running", "strategies", "attention", "models", "analysis"},
+    "sweeps": BASE | {"rope", "strategies", "models", "data", "evaluation", "results", "sweeps"},
     "plots": BASE | {"rope", "strategies", "results", "analysis", "plots"},
 }
 

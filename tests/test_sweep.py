@@ -30,6 +30,7 @@ from experiments import results as results_command
 from experiments.summary import report
 from extrapolate.results import COLUMNS
 from extrapolate.storage import location
+from extrapolate.sweeps import run as running
 from tests.conftest import byte_tokenizer, tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +51,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def cell(tmp_path: Path, checkpoint_folder: Path, corpus: Path) -> Iterator[Compose]:
     """Compose the configuration of one cell the way the command line does."""
-    job.HELD.clear()
+    job.HELD.let_go()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
 
         def composed(*overrides: str) -> DictConfig:
@@ -397,7 +398,7 @@ def test_jobs_in_one_process_load_the_model_once_and_leave_it_as_it_was(
     assert len(loads) == 1
     job.run_cell(cell("strategy=yarn", "factor=8", "model.dtype=bfloat16"))
     assert len(loads) == 2
-    assert len(job.HELD) == 1  # the earlier one was let go
+    assert len(job.HELD.models) == 1  # the earlier one was let go
 
 
 def test_results_do_not_depend_on_the_order_of_the_sweep(tmp_path: Path, cell: Compose) -> None:
@@ -780,13 +781,13 @@ def test_plot_redraws_from_results_without_a_model(tmp_path: Path, cell: Compose
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's peak anew")
 def test_peak_memory_is_that_of_the_cell_and_not_of_an_earlier_one() -> None:
     # case 47
-    job._reset_peak_memory("cpu")
-    before = job._peak_memory("cpu") or 0
+    running.reset_peak_memory("cpu")
+    before = running.peak_memory("cpu") or 0
     block = torch.ones(2**26)  # 256 MiB
-    assert (job._peak_memory("cpu") or 0) > before + 2**27
+    assert (running.peak_memory("cpu") or 0) > before + 2**27
     del block
-    job._reset_peak_memory("cpu")
-    assert (job._peak_memory("cpu") or 0) < before + 2**27
+    running.reset_peak_memory("cpu")
+    assert (running.peak_memory("cpu") or 0) < before + 2**27
 
 
 # Memory, time, and where nothing can be written
@@ -820,7 +821,7 @@ def test_a_cell_that_takes_too_long_is_recorded_and_the_next_one_runs(
 def test_what_cannot_fit_is_skipped_with_what_would(
     tmp_path: Path, cell: Compose, monkeypatch: pytest.MonkeyPatch, loads: list[xt.Checkpoint]
 ) -> None:
-    monkeypatch.setattr(job, "free_memory", lambda _: 2**19)
+    monkeypatch.setattr(running, "free_memory", lambda _: 2**19)
     eager = ["strategy=yarn", "evaluation.lengths=[16,256]", "model.attn_implementation=eager"]
     outcome = job.run_cell(cell(*eager))
     assert (outcome["outcome"], outcome["status"]) == ("failed", "skipped")
@@ -837,7 +838,7 @@ def test_what_cannot_fit_is_skipped_with_what_would(
     assert 2 < fits < 256
     assert job.run_cell(cell(*eager[:1], f"evaluation.lengths=[{fits}]", eager[2]))["outcome"] == "computed"
     assert job.run_cell(cell(*eager, "force=true"))["outcome"] == "computed"
-    monkeypatch.setattr(job, "free_memory", lambda _: 0)
+    monkeypatch.setattr(running, "free_memory", lambda _: 0)
     assert "no length fits" in job.run_cell(cell("strategy=ntk"))["error_message"]
     assert results_command.main(["retry", "--results", str(tmp_path / "results"), "--force"]) == 0
     assert set(results(tmp_path)["status"]) == {"ok"}

@@ -23,13 +23,12 @@ BLOCK_TOKENS = 16
 
 
 class Evaluation(Protocol):
-    """What is measured on a model at a list of lengths. It never sees a strategy.
+    """What is measured on a model at a list of lengths. It never sees a strategy."""
 
-    Attributes:
-        head: ``causal`` or ``masked``, the kind of language model it needs.
-    """
-
-    head: str
+    @property
+    def head(self) -> str:
+        """``causal`` or ``masked``, the kind of language model it needs."""
+        ...
 
     @property
     def name(self) -> str:
@@ -71,8 +70,8 @@ class Evaluation(Protocol):
         """Run the model. ``one_pass`` is False for a strategy that depends on the length."""
         ...
 
-    def scores(self, measured: Measured) -> Sequence["Score"]:
-        """A score at every length, from what :meth:`measure` returned or a results folder keeps."""
+    def scores(self, measured: Measured) -> Sequence[Any]:
+        """A score at every length (and depth), from what :meth:`measure` returned or a results folder keeps."""
         ...
 
 
