@@ -62,12 +62,18 @@ def problems(cell: DictConfig) -> list[str]:
         return found
     try:
         spec = _spec(checkpoint, cell.layers if isinstance(cell.get("layers"), str) else None)
-        if spec is not None and strategy is not None and evaluation is not None:
+        if spec is not None and strategy is not None and evaluation is not None and _own(strategy):
             strategy.bands(spec, evaluation.longest)  # refuses a length out of its reach
             strategy.frequencies(spec, evaluation.longest)
     except ExtrapolateError as error:
         found.append(str(error))
     return found
+
+
+def _own(strategy: xt.Strategy) -> bool:
+    """Whether all of it is the package's: what a user's code does may take its process with it, and is its cell's."""
+    parts = strategy.parts if isinstance(strategy, xt.Composed) else (strategy,)
+    return all(type(part).__module__.startswith("extrapolate.") for part in parts)
 
 
 def made(node: DictConfig, where: str) -> Any:

@@ -3,6 +3,7 @@
 import logging
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,14 @@ WRONG: dict[str, tuple[list[str], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Raising(xt.Strategy):
+    """Of a user, whose maths may do anything to its process."""
+
+    def frequencies(self, rope: xt.RopeSpec, length: int) -> xt.Frequencies:
+        raise SystemExit(f"{rope} {length}")
+
+
 @pytest.mark.parametrize(("overrides", "message"), WRONG.values(), ids=WRONG)
 def test_what_is_wrong_with_a_cell_is_found_without_its_model(
     cell: Compose, tmp_path: Path, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
@@ -59,6 +68,9 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_else(cell: Compose) -> No
     cfg = cell("factor=0.5", "evaluation.lengths=[]", "data.source.path=/nowhere", "model.dtype=float8")
     assert len(problems(cfg)) == 4
     assert problems(cell("strategy=plain")) == []
+    of_a_user = cell("strategy=plain")
+    of_a_user.strategy = {"_target_": "tests.test_preflight.Raising"}
+    assert problems(of_a_user) == []  # whose code is run in its own job
 
 
 def test_a_corpus_that_is_not_used_is_not_looked_at(cell: Compose) -> None:
