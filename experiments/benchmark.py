@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import extrapolate as xt
-from experiments.names import run
+from extrapolate.commands.names import run
 from extrapolate.storage import write_atomic
 
 DOCUMENT = "1981-Carter-1"

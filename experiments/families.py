@@ -20,8 +20,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, model_ty
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import extrapolate as xt
-from experiments.names import run
 from extrapolate.attention.seat import seats
+from extrapolate.commands.names import run
 from extrapolate.models.families import RotarySeam, find_rotary
 from extrapolate.storage import write_atomic
 

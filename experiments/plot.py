@@ -1,35 +1,6 @@
-"""Redraw the table and the figures of a results folder, without running a model.
+"""``extrapolate plot`` under the name that it had first; users have it in scripts and papers."""
 
-python -m experiments.plot results=results/quickstart ceiling=30
-python -m experiments.plot results=docs/verdicts_16k/scores.csv    # of a published table, beside it
-"""
-
-import hydra
-from omegaconf import DictConfig
-from rich.console import Console
-
-import extrapolate as xt
-from experiments.folders import results_folder
-from experiments.names import run
-from experiments.summary import draw, print_paths, print_scores
-
-
-@hydra.main(version_base="1.3", config_path="../conf", config_name="plot")
-def main(cfg: DictConfig) -> None:
-    """Read, print, draw."""
-    console = Console()
-    try:
-        results = results_folder(cfg.results)
-        table = xt.read_results(results)
-    except xt.ResultError as error:
-        raise SystemExit(f"error: {error}") from error
-    if table.empty:
-        raise SystemExit(f"error: {results} holds no cells; run a sweep first")
-    print_scores(console, table)
-    published = results.suffix == ".csv"  # its raw rows stay as they are
-    folder = results.parent if published else results
-    print_paths(console, draw(table, folder, raw=not published, ceiling=cfg.ceiling))
-
+from extrapolate.commands.plot import start
 
 if __name__ == "__main__":
-    run(main, "plot")
+    start()

@@ -28,7 +28,7 @@ from transformers.models.xglm.modeling_xglm import XGLMSinusoidalPositionalEmbed
 
 import extrapolate as xt
 from experiments import training
-from experiments.names import run as command
+from extrapolate.commands.names import run as command
 from extrapolate.errors import EvaluationError
 from extrapolate.storage import digest, new_folder
 

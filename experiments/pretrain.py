@@ -16,7 +16,7 @@ from hydra.utils import instantiate, to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import training
-from experiments.names import run as command
+from extrapolate.commands.names import run as command
 from extrapolate.storage import new_folder
 
 log = logging.getLogger("extrapolate")

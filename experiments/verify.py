@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import extrapolate as xt
-from experiments.names import run
+from extrapolate.commands.names import run
 from extrapolate.errors import first_line
 from extrapolate.storage import write_atomic
 from tests.strategies import GOLDEN, TABLE, Row, positions_off

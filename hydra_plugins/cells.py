@@ -1,4 +1,4 @@
-"""The sweeper of ``experiments.sweep``, in the one package where Hydra looks for plugins."""
+"""The sweeper of ``extrapolate sweep``, in the one package where Hydra looks for plugins."""
 
 import contextlib
 import logging
@@ -11,15 +11,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.names import stop
-from experiments.planning import Plan, planned
-from experiments.progress import OUTCOME, overall
+from extrapolate.commands.names import stop
+from extrapolate.commands.planning import Plan, planned
+from extrapolate.sweeps.progress import OUTCOME, overall
 
 log = logging.getLogger("extrapolate")
 
 
 class CellSweeper(BasicSweeper):
-    """Every combination, as Hydra's own sweeper has it, planned (:mod:`experiments.planning`) and watched.
+    """Every combination, as Hydra's own sweeper has it, planned (:mod:`extrapolate.commands.planning`) and watched.
 
     A job that dies with its process takes no other with it: its neighbours are launched again.
     """
@@ -52,7 +52,9 @@ class CellSweeper(BasicSweeper):
             log.info(note)
         if not plan.jobs:
             raise ConfigCompositionException("the sweep is empty: one of " + " ".join(arguments) + " has no value")
-        from experiments.preflight import preflight  # when it is needed: Hydra looks for plugins in every command
+        from extrapolate.commands.preflight import (
+            preflight,  # when it is needed: Hydra looks for plugins in every command
+        )
 
         preflight(plan.configs)
         folder = Path(config.hydra.sweep.dir)
@@ -97,7 +99,7 @@ class CellSweeper(BasicSweeper):
         """Record the cells of jobs that began and noted nothing; not of those that may still run elsewhere."""
         if _queued(self.launcher):
             return
-        from experiments.cell import record_lost
+        from extrapolate.commands.cell import record_lost
         from extrapolate.errors import ResultError
 
         for number, job in enumerate(plan.jobs):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import extrapolate as xt
-from experiments.summary import CONCLUSIONS, conclusions
+from extrapolate.reports.conclusions import CONCLUSIONS, conclusions
 
 DOCS = Path(__file__).parent.parent / "docs"
 PUBLISHED = sorted(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import extrapolate as xt
-from experiments import cell as job
+from extrapolate.commands import cell as job
 from extrapolate.sweeps import LoadedModel
 from tests.conftest import byte_tokenizer, tiny_model
 from tests.test_sweep import MEASURED, ROOT, Compose, cell, corpus, results, run, settings

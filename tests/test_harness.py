@@ -88,7 +88,7 @@ def test_a_small_task_runs_through_the_harnesss_own_command(
     arguments = f"path={checkpoint_folder},strategy=ntk,factor=4,device=cpu"
     words = ["run", "--model", "extrapolate", "--model_args", arguments, "--tasks", "yes_or_no"]
     monkeypatch.setattr(sys, "argv", ["lm_eval", *words, "--include_path", str(tmp_path)])
-    from experiments.harness import cli_evaluate
+    from extrapolate.commands.harness import cli_evaluate
 
     cli_evaluate()
     printed = capsys.readouterr().out

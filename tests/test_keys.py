@@ -10,8 +10,8 @@ import transformers
 from hydra import compose, initialize_config_dir
 
 import extrapolate as xt
-from experiments import cell as job
-from experiments.names import CONF
+from extrapolate.commands import cell as job
+from extrapolate.commands.names import CONF
 
 BEFORE = Path(__file__).parent / "results_0_2_0"
 """A results folder that 0.2.0 wrote on 2026-12-07, before cells were values."""

@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import extrapolate as xt
-from experiments import launchers
+from extrapolate.commands import launchers
 from tests.test_sweep import ENVIRONMENT, MEASURED, command, corpus, run, settings
 
 __all__ = ["corpus"]

@@ -11,8 +11,8 @@ import transformers
 from hydra import compose, initialize_config_dir
 
 import extrapolate as xt
-from experiments.cell import run_cell
 from experiments.families import tiny_config
+from extrapolate.commands.cell import run_cell
 from tests.conftest import byte_tokenizer, tokens
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from experiments.names import CONF, misspelt, run, unknown_fields
+from extrapolate.commands.names import CONF, misspelt, run, unknown_fields
 
 COMMANDS = {
     "sweep": "factr=2",

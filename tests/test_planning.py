@@ -10,8 +10,8 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig
 
-from experiments.planning import deferred, planned
-from experiments.progress import OUTCOME, duration, overall, time_left
+from extrapolate.commands.planning import deferred, planned
+from extrapolate.sweeps.progress import OUTCOME, duration, overall, time_left
 
 CONF = Path(__file__).parent.parent / "conf"
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import extrapolate as xt
-from experiments import cell as job
-from experiments.preflight import ConfigError, bytes_of, made, preflight, problems, results_problems
+from extrapolate.commands import cell as job
+from extrapolate.commands.preflight import ConfigError, bytes_of, made, preflight, problems, results_problems
 from tests.test_sweep import Compose, cell, corpus, results, run, settings
 
 __all__ = ["cell", "corpus"]

@@ -13,8 +13,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import extrapolate as xt
-from experiments.planning import planned
 from extrapolate.analysis import beside_published
+from extrapolate.commands.planning import planned
 
 CONF = Path(__file__).parent.parent / "conf"
 PAPERS = ["lceg_pg19", "mrrope_olmo_1b", "pi_pg19", "streaming_llm", "yarn_proof_pile"]

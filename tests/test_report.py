@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import extrapolate as xt
-from experiments.report import DEFINITIONS, html, latex
+from extrapolate.reports.page import DEFINITIONS, html, latex
 from extrapolate.results import cell_key
 from tests.test_ledger import IDENTITY, store
 from tests.test_sweep import ROOT, run

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import extrapolate as xt
-from experiments.results import main
+from extrapolate.commands.results import main
 from extrapolate.results import cell_key
 from tests.test_ledger import IDENTITY, rows, store
 

@@ -15,9 +15,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 import extrapolate as xt
-from experiments import search as command
-from experiments.evolution import LongRoPEEvolution
-from experiments.search import SearchError, search, suggest
+from extrapolate.commands import search as command
+from extrapolate.commands.search import SearchError, search, suggest
+from extrapolate.searches.evolution import LongRoPEEvolution
 from tests.test_sweep import corpus, of_tiny, run
 
 __all__ = ["corpus"]

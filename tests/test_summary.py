@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments.summary import number, outcomes, print_incomparable, report, terminal_table
+from extrapolate.commands.summary import outcomes
+from extrapolate.reports.terminal import number, print_incomparable, report, terminal_table
 from tests.test_plots import table
 
 

@@ -25,9 +25,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 import extrapolate as xt
-from experiments import cell as job
-from experiments import results as results_command
-from experiments.summary import report
+from extrapolate.commands import cell as job
+from extrapolate.commands import results as results_command
+from extrapolate.reports.terminal import report
 from extrapolate.results import COLUMNS
 from extrapolate.storage import location
 from extrapolate.sweeps import run as running

@@ -8,7 +8,7 @@ from typing import Any
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.names import near
+from extrapolate.commands.names import near
 
 REQUEST = ("model", "strategy", "data", "evaluation")
 """What a cell is asked for."""

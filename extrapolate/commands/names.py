@@ -21,7 +21,9 @@ from hydra.errors import HydraException
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-CONF = Path(__file__).parent.parent / "conf"
+INSIDE = Path(__file__).parent.parent / "conf"
+CONF = INSIDE if INSIDE.is_dir() else Path(__file__).parents[2] / "conf"
+"""The groups: in the wheel the package ``extrapolate.conf``, in a checkout the folder beside the package."""
 
 OF_HYDRA = {"_target_", "_partial_", "_recursive_", "_convert_", "_args_"}
 """Keys of a node that its class does not see."""

@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 import extrapolate as xt
-from experiments.folders import results_folder, with_absolute_paths
-from experiments.names import stop, unknown_fields
+from extrapolate.commands.folders import results_folder, with_absolute_paths
+from extrapolate.commands.names import stop, unknown_fields
 from extrapolate.data.documents import check_choice
 from extrapolate.errors import ExtrapolateError, first_line
 from extrapolate.models.families import layer_types, read_spec
@@ -76,8 +76,13 @@ def _own(strategy: xt.Strategy) -> bool:
     return all(type(part).__module__.startswith("extrapolate.") for part in parts)
 
 
-def made(node: DictConfig, where: str) -> Any:
+def made(node: DictConfig, where: str, **fields: Any) -> Any:
     """What a node of the configuration stands for; relative paths mean the folder the command was given in.
+
+    Args:
+        node: with a ``_target_``.
+        where: its place in the configuration.
+        **fields: instead of what the node has.
 
     Raises:
         ConfigError: for a field that its class does not have.
@@ -88,7 +93,7 @@ def made(node: DictConfig, where: str) -> Any:
     if unknown:
         raise ConfigError("; ".join(unknown))
     try:
-        return instantiate(node)
+        return instantiate(node, **fields)
     except InstantiationException as error:  # hydra wraps what it calls
         cause: BaseException = error
         while type(cause).__module__.startswith("hydra") and cause.__cause__ is not None:

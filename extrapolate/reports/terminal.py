@@ -1,83 +1,35 @@
-"""The end of a sweep: table in the terminal, figure, CSV, every failure, and the exit code."""
+"""A results folder in the terminal: scores, answers and verdicts, what is missing, and where the files are."""
 
-import io
-import json
 import math
 import sys
-import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import rich.box
-from hydra.experimental.callback import Callback
-from hydra.utils import to_absolute_path
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 import extrapolate as xt
-from experiments.folders import results_folder
-from experiments.progress import OUTCOME
-from extrapolate.analysis import (
-    beside_published,
-    context_gain,
-    paired,
-    paired_answers,
-    share_interval,
-    short_context_cost,
-    usable_length,
-)
+from extrapolate.analysis import beside_published, paired, paired_answers, share_interval
+from extrapolate.reports.conclusions import concluded, draw
 from extrapolate.storage import Location, write_atomic
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 MOST_COLUMNS = 7  # fits a terminal of 80 characters
 MOST_INTERVALS = 3  # so many lengths, with an interval each
 
 
-class Summary(Callback):
-    """Hydra callback: reports a results folder when all jobs are done, and exits with 1 when one of them failed."""
+def report(results: Location, jobs: list[dict[str, Any]], published: Mapping[str, Any] | None = None) -> int:
+    """Print and draw a results folder; returns how many jobs of this sweep failed.
 
-    def on_run_end(self, config: DictConfig, **_: Any) -> None:
-        """After a single job."""
-        self._report(config, Path(config.hydra.run.dir))
-
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """After all jobs, in the process that launched them."""
-        self._report(config, Path(config.hydra.sweep.dir))
-
-    def _report(self, config: DictConfig, logs: Path) -> None:
-        try:
-            jobs = outcomes(Path(to_absolute_path(str(logs))))
-            failed = report(results_folder(config.results), jobs, config.get("published"))
-        except Exception:  # Hydra would turn it into a warning and exit with 0
-            traceback.print_exc()
-            sys.exit(1)
-        if failed:
-            sys.exit(1)
-
-
-def outcomes(logs: Path) -> list[dict[str, Any]]:
-    """What each job of a sweep noted; a job that started and noted nothing is a failure."""
-    found = []
-    jobs = {f.parent for f in logs.rglob(OUTCOME)} | {f.parent for f in logs.rglob(".hydra") if f.is_dir()}
-    for job in sorted(jobs):
-        try:
-            found.append(json.loads((job / OUTCOME).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            message = f"the job in {job} ended without an outcome ({type(error).__name__})"
-            found.append({"outcome": "failed", "label": job.name, "error_type": "Lost", "error_message": message})
-    return found
-
-
-def report(results: Location, jobs: list[dict[str, Any]], published: Any = None) -> int:
-    """Print and draw a results folder; returns how many jobs of this sweep failed."""
+    Args:
+        results: the folder.
+        jobs: the outcomes of this sweep, by the fields of :class:`extrapolate.sweeps.run.Outcome`.
+        published: a paper's ``source`` and ``curves`` to print beside ours.
+    """
     console = Console(width=None if sys.stdout.isatty() else 140)
     if not jobs:
         console.print("[red]the sweep was empty: no job ran[/red]")
@@ -98,103 +50,12 @@ def report(results: Location, jobs: list[dict[str, Any]], published: Any = None)
     console.print(f"{counts['computed']} computed, {counts['reused']} reused, {counts['failed']} failed")
     paths = draw(table, results)
     if published:
-        curves: Any = OmegaConf.to_container(published.curves, resolve=True)
-        beside = beside_published(table, curves)
-        console.print(published_table(beside, str(published.source)))
+        beside = beside_published(table, published["curves"])
+        console.print(published_table(beside, str(published["source"])))
         paths.append(results / "published.csv")
         write_atomic(paths[-1], beside.to_csv(index=False).encode())
     print_paths(console, paths)
     return counts["failed"]
-
-
-def draw(table: pd.DataFrame, results: Location, *, raw: bool = True, **options: Any) -> list[Location]:
-    """Write ``scores.csv`` (``raw``), what follows from it, and the figures, drawn with ``options``, into a folder.
-
-    Nothing is written that shows nothing: no figure without a finished cell, no file without a row.
-    """
-    if table.empty:
-        return []
-    apart = xt.plots.told_apart(table)
-    tables = {**({"scores": table} if raw else {}), **conclusions(apart)}
-    paths = [results / f"{name}.csv" for name in tables]
-    for path, frame in zip(paths, tables.values(), strict=True):
-        write_atomic(path, frame.to_csv(index=False).encode())
-    if measured(table):
-        paths += save_figures(results, figures(apart, tables, **options))
-    return paths
-
-
-def measured(table: pd.DataFrame) -> bool:
-    """Whether any cell of the table was finished, finite or not."""
-    return bool(table["status"].isin(["ok", "nonfinite"]).any())
-
-
-def save_figures(folder: Location, found: "Mapping[str, Figure]") -> list[Location]:
-    """Write each figure under its name as PNG and SVG."""
-    import matplotlib as mpl  # not before there is something to draw
-
-    paths = []
-    with mpl.rc_context({"svg.hashsalt": "extrapolate", "svg.fonttype": "none"}):  # the same rows, the same file
-        for name, figure in found.items():
-            for suffix, how in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
-                paths.append(folder / f"{name}{suffix}")
-                drawn = io.BytesIO()
-                figure.savefig(drawn, format=suffix[1:], **how)
-                write_atomic(paths[-1], drawn.getvalue())
-    return paths
-
-
-CONCLUSIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "verdicts": paired,
-    "answer_verdicts": paired_answers,
-    "short_context_costs": short_context_cost,
-    "usable_lengths": usable_length,
-    "context_gains": context_gain,
-}
-"""File name → what :mod:`extrapolate.analysis` concludes from the rows."""
-
-
-def conclusions(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Those of :data:`CONCLUSIONS` that the table has rows for: a baseline to pair with, fixed targets."""
-    found = {name: _concluded(conclude, table) for name, conclude in CONCLUSIONS.items()}
-    return {name: frame for name, frame in found.items() if not frame.empty}
-
-
-def _concluded(conclude: Callable[[pd.DataFrame], pd.DataFrame], table: pd.DataFrame) -> pd.DataFrame:
-    """One conclusion; empty where the table has no rows for it."""
-    try:
-        return conclude(table)
-    except xt.ResultError:
-        return pd.DataFrame()
-
-
-def figures(table: pd.DataFrame, concluded: dict[str, pd.DataFrame], **options: Any) -> "dict[str, Figure]":
-    """File name → the figures that this table and its :func:`conclusions` have rows for."""
-    found: dict[str, Figure] = {}
-    perplexities = xt.plots.perplexities(table)
-    title = title_of(perplexities)
-    if not perplexities.empty:
-        found["perplexity_by_length"] = xt.plots.perplexity_by_length(table, title=title, **options)
-    if (perplexities["protocol"] == "by_position").any():
-        found["loss_by_position"] = xt.plots.loss_by_position(table)
-    if "verdicts" in concluded:
-        found["paired_differences"] = xt.plots.paired_differences(concluded["verdicts"], title=title_of(table))
-    fixed = perplexities[perplexities["protocol"] == "last"]  # the cost on the tokens of the usable length
-    costs = _concluded(short_context_cost, fixed)
-    if not costs.empty and concluded["usable_lengths"]["usable_length"].notna().any():
-        lengths = concluded["usable_lengths"]
-        found["cost_against_usable_length"] = xt.plots.cost_against_usable_length(costs, lengths, title=title)
-    answers = xt.plots.answers(table)
-    if not answers.empty:
-        found["retrieval"] = xt.plots.retrieval(table, title=title_of(answers))
-        found["retrieval_loss"] = xt.plots.retrieval(table, value="nll_mean", title=title_of(answers))
-    return found
-
-
-def title_of(rows: pd.DataFrame) -> str:
-    """Models and corpora, in words."""
-    models, corpora = (", ".join(sorted(rows[column].dropna().unique())) for column in ("model", "data"))
-    return f"{models} on {corpora}" if corpora else models
 
 
 def terminal_table(table: pd.DataFrame) -> Table:
@@ -323,12 +184,12 @@ def print_scores(console: Console, table: pd.DataFrame) -> None:
         console.print(terminal_table(table))
     if not xt.plots.answers(table).empty:
         console.print(retrieval_table(table))
-    verdicts = _concluded(paired, xt.plots.perplexities(table))
+    verdicts = concluded(paired, xt.plots.perplexities(table))
     if not verdicts.empty:
         console.print(verdict_table(table, verdicts))
         for note in dict.fromkeys(part for told in verdicts["note"] for part in told.split("; ") if part):
             console.print(escape(note))
-    answered = _concluded(paired_answers, table)
+    answered = concluded(paired_answers, table)
     if not answered.empty:
         console.print(answer_verdict_table(answered))
     print_omissions(console, table)

@@ -9,9 +9,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import extrapolate as xt
-from experiments.folders import results_folder
-from experiments.planning import REQUEST
-from experiments.preflight import made
+from extrapolate.commands.folders import results_folder
+from extrapolate.commands.planning import REQUEST
+from extrapolate.commands.preflight import made
 from extrapolate.storage import digest
 from extrapolate.sweeps.cell import Cell
 from extrapolate.sweeps.run import Failure, Held, failed, request_of, run

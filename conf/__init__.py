@@ -1,0 +1,1 @@
+"""The groups of every command; in the wheel ``extrapolate.conf``, for ``pkg://extrapolate.conf``."""

@@ -1,0 +1,1 @@
+"""Results told: conclusions and figures, the terminal, an HTML page, LaTeX."""
