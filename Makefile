@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-notebooks test-sweeps test-ray test-oldest test-slow report check format benchmark clean
+.PHONY: help setup sweep smoke smollm2_32k strategies_16k positions_32k verdicts_16k retrieval_16k protocols_4k usable_4k verify test test-families test-notebooks test-sweeps test-wheel test-ray test-oldest test-slow report check format benchmark clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9_-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ test-notebooks: $(READY) ## execute every notebook on the bundled model (a minut
 
 test-sweeps: $(READY) ## whole sweeps in processes of their own: every launcher, kills, two at once (four minutes on two cores)
 	$(BIN)/python -m pytest -m sweeps
+
+test-wheel: $(READY) ## the wheel in an empty environment: sweep, results, report from an empty folder (four minutes on two cores)
+	$(BIN)/python -m pytest -m wheel
 
 test-ray: ## the same table from local Ray, in an environment of its own: its launcher asks for old releases
 	$(PYTHON) -m venv .venv-ray

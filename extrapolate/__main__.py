@@ -15,6 +15,9 @@ COMMANDS = {
 }
 """Name → what it does."""
 
+EXTRAS = {"search": ("optuna", "search"), "harness": ("lm_eval", "lm_eval")}
+"""What a command needs beside the package's own dependencies, and the extra that has it."""
+
 HELP = """\
 usage: extrapolate COMMAND [ARGUMENTS]
 
@@ -47,7 +50,15 @@ def main() -> None:
         print(f"error: there is no command {name!r}; {meant}there are {', '.join(COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [f"extrapolate {name}", *sys.argv[2:]]
-    importlib.import_module(f"extrapolate.commands.{name}").start()
+    try:
+        command = importlib.import_module(f"extrapolate.commands.{name}")
+    except ModuleNotFoundError as error:
+        package, extra = EXTRAS.get(name, ("", ""))
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        print(f"error: {sys.argv[0]} needs {package}: pip install 'extrapolate[{extra}]'", file=sys.stderr)
+        sys.exit(2)
+    command.start()
 
 
 def help_text() -> str:

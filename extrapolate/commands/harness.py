@@ -1,11 +1,13 @@
 """The command of lm-evaluation-harness with one more model: any checkpoint of this toolkit under any strategy.
 
+extrapolate harness ls tasks
 extrapolate harness run --model extrapolate --model_args path=smollm2,strategy=yarn,factor=2 --tasks NAME
 
 ``--model_args`` takes the fields of a checkpoint (path, dtype, device, ...), a strategy's name and its fields,
 ``max_length``, and what the harness's own Hugging Face model takes.
 """
 
+import sys
 from dataclasses import fields
 from typing import Any
 
@@ -45,4 +47,6 @@ __all__ = ["Patched", "cli_evaluate"]
 
 def start() -> None:
     """The command, with the arguments of the command line."""
+    if sys.argv[1:] in ([], ["--help"], ["-h"]):
+        print(__doc__)
     cli_evaluate()
