@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import extrapolate as xt
+from extrapolate.__main__ import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "extrapolate"
@@ -104,6 +105,8 @@ def test_the_readmes_commands_exist() -> None:
     assert {"sweep", "test"} <= named <= targets
     for module in re.findall(r"python -m (experiments\.[a-z_]+)", readme):
         assert (ROOT / (module.replace(".", "/") + ".py")).exists(), module
+    started = set(re.findall(r"(?:^|`)extrapolate ([a-z]+) ", readme, re.MULTILINE))
+    assert {"sweep", "search", "plot", "report", "results", "harness"} <= started <= set(COMMANDS)
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
         assert (ROOT / link).exists(), link
 
