@@ -14,7 +14,7 @@ import torch
 import transformers
 
 import extrapolate as xt
-from extrapolate.models.families import SAVED
+from extrapolate.models.spec import SAVED
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies.names import build
 from tests import reference

@@ -14,7 +14,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 import extrapolate as xt
 from experiments.families import NOT_BUILT, OWN, architectures, length_of, tiny_config, tiny_model
 from extrapolate.attention.seat import seats
-from extrapolate.models.families import RotarySeam, find_rotary, layer_types, read_spec
+from extrapolate.models.families import RotarySeam, find_rotary
+from extrapolate.models.spec import layer_types, read_spec
 from extrapolate.rope import base_frequencies
 from tests.conftest import logits, tokens
 from tests.conftest import tiny_model as llama_like

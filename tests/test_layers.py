@@ -9,7 +9,7 @@ import torch
 
 import extrapolate as xt
 from experiments.families import tiny_model as family
-from extrapolate.models.families import is_local
+from extrapolate.models.spec import is_local
 from tests.conftest import logits, tiny_model, tokens
 from tests.test_patch import same, snapshot
 

@@ -11,8 +11,9 @@ import torch
 import transformers
 
 import extrapolate as xt
-from extrapolate.models.families import find_rotary, read_spec
+from extrapolate.models.families import find_rotary
 from extrapolate.models.rotary import PatchedRotary
+from extrapolate.models.spec import read_spec
 from extrapolate.rope import Frequencies, RopeSpec, base_frequencies
 from tests import reference
 from tests.conftest import logits, tiny_model, tokens

@@ -10,7 +10,8 @@ from transformers import AutoModelForImageTextToText
 
 import extrapolate as xt
 from experiments.families import tiny_config, tiny_model
-from extrapolate.models.families import find_rotary, read_spec
+from extrapolate.models.families import find_rotary
+from extrapolate.models.spec import read_spec
 from tests.conftest import logits, tokens
 from tests.test_patch import same, snapshot
 

@@ -17,19 +17,12 @@ from extrapolate.analysis.bounds import (
     supporting_bases,
 )
 from extrapolate.analysis.estimates import Estimate, exact_pair_test, holm, of_blocks, of_documents, share_interval
+from extrapolate.analysis.lengths import context_gain, measured_breaks, usable_length
 from extrapolate.analysis.linear_attention import linear_attention
 from extrapolate.analysis.pairs import break_length, break_lengths, rotary_pairs
 from extrapolate.analysis.positions import relative_positions
 from extrapolate.analysis.published import beside_published
-from extrapolate.analysis.statistics import (
-    context_gain,
-    intervals,
-    measured_breaks,
-    paired,
-    paired_answers,
-    short_context_cost,
-    usable_length,
-)
+from extrapolate.analysis.statistics import intervals, paired, paired_answers, short_context_cost
 
 __all__ = [
     "AttentionStatistics",

@@ -18,7 +18,7 @@ from extrapolate.commands.folders import results_folder, with_absolute_paths
 from extrapolate.commands.names import stop, unknown_fields
 from extrapolate.data.documents import check_choice
 from extrapolate.errors import ExtrapolateError, first_line
-from extrapolate.models.families import layer_types, read_spec
+from extrapolate.models.spec import layer_types, read_spec
 from extrapolate.storage import Location
 
 log = logging.getLogger("extrapolate")

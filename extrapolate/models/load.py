@@ -16,8 +16,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, GgufConfig
 
 from extrapolate.errors import LoadError, first_line
-from extrapolate.models.families import layer_types, read_spec, saved_entry
 from extrapolate.models.patch import patch
+from extrapolate.models.spec import layer_types, read_spec, saved_entry
 from extrapolate.rope import RopeSpec
 from extrapolate.storage import cache_dir, digest, file_digest, new_folder
 from extrapolate.strategies import Shipped

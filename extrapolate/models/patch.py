@@ -13,10 +13,11 @@ from extrapolate.attention.cache import BoundedLayer
 from extrapolate.errors import ModelError, StrategyError
 from extrapolate.models.examine import banded, trial
 from extrapolate.models.export import check_length
-from extrapolate.models.families import RotarySeam, lay_out, parts, saved_entry, spec_of
+from extrapolate.models.families import RotarySeam, lay_out, parts, spec_of
 from extrapolate.models.installed import Installed, install, seams_of
 from extrapolate.models.layers import Layers, choose
 from extrapolate.models.rotary import PatchedRotary, Tables
+from extrapolate.models.spec import saved_entry
 from extrapolate.models.stock import check_stock
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies.base import Strategy

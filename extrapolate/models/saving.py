@@ -10,7 +10,7 @@ import torch
 
 from extrapolate.errors import StrategyError
 from extrapolate.models.export import STILL, rope_parameter_forms
-from extrapolate.models.families import SAVED, layer_types, read_spec
+from extrapolate.models.spec import SAVED, layer_types, read_spec
 from extrapolate.rope import RopeSpec
 from extrapolate.strategies import Plain, Shipped, Strategy
 from extrapolate.strategies.names import describe

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from extrapolate.errors import ModelError
-from extrapolate.models.families import RotarySeam, TableForm, parts, rope_parameters, saved_entry
+from extrapolate.models.families import RotarySeam, TableForm, parts
+from extrapolate.models.spec import rope_parameters, saved_entry
 from extrapolate.rope import RopeSpec
 
 TOLERANCE = 0.01

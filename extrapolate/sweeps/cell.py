@@ -131,7 +131,7 @@ class LoadedModel:
 
     def spec(self, layers: str | None = None) -> RopeSpec:
         """The rotary embedding that its config describes."""
-        from extrapolate.models.families import layer_types, read_spec
+        from extrapolate.models.spec import layer_types, read_spec
 
         kind = layers if layers in layer_types(self.loaded.config) else None
         return read_spec(self.loaded.config, self.pretrained_length, kind)
